@@ -1,0 +1,54 @@
+# GPU workshop: everything runs in one environment, built once from pyproject.toml.
+#
+#   VENV    folder of the environment      make loop VENV=~/envs/gpuworkshop
+#   PYTHON  the Python that creates it     make loop PYTHON=python3.12
+#   TORCH   what pip installs first        make loop TORCH="torch==2.14.1 torchvision==0.29.1"
+
+VENV ?= .venv
+PYTHON ?= python3
+TORCH ?=
+
+BIN := $(VENV)/bin
+NOTEBOOKS := $(wildcard notebooks solutions)
+
+.DEFAULT_GOAL := help
+.PHONY: help loop lab test check notebooks bench
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+loop: $(VENV)/.course ## run the main job on this machine and print its report
+	$(BIN)/gpuworkshop loop
+
+lab: $(VENV)/.course ## open JupyterLab on the course, reachable from this machine only
+	$(BIN)/jupyter lab --ip=127.0.0.1 --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks
+
+test: $(VENV)/.test ## run every test and every notebook
+	$(BIN)/python -m pytest tests $(NOTEBOOKS) --nbval-lax --nbval-current-env --nbval-cell-timeout=300
+
+check: $(VENV)/.test ## lint the code
+	$(BIN)/ruff check .
+
+notebooks: $(VENV)/.test ## write the notebooks from their sources in solutions/
+	$(BIN)/python solutions/make.py
+
+bench: $(VENV)/.course ## time the start of the command against bare Python
+	$(BIN)/python tests/bench_start.py
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; name one: make PYTHON=python3.12 loop" >&2; exit 2; }
+	@$(PYTHON) -m venv $(VENV) || \
+	  { rm -rf $(VENV); echo "python3 -m venv failed; on Debian and Ubuntu: apt install python3-venv" >&2; exit 2; }
+
+# Two stamps, one environment: the tests add to what the course installed.
+$(VENV)/.course: pyproject.toml | $(BIN)/python
+ifneq ($(strip $(TORCH)),)
+	$(BIN)/python -m pip install $(TORCH)
+endif
+	$(BIN)/python -m pip install -e '.[course]'
+	@touch $@
+
+$(VENV)/.test: pyproject.toml $(VENV)/.course
+	$(BIN)/python -m pip install -e '.[course,test]'
+	@touch $@

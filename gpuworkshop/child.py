@@ -1,0 +1,320 @@
+"""Run something in a child process, here or behind a launcher: progress, records, a result, and a sure end.
+
+Usage from the parent::
+
+    result = child.run("gpuworkshop.instruments.starve:in_child", request, type=StarveResult,
+                       launcher=("srun", "--gres=gpu:1"), progress=child.bar("starve"))
+
+The child runs ``python -m gpuworkshop.child MODULE:FUNCTION``. Its request is one JSON line on stdin, and stdin
+stays open: when it closes, the parent is gone and the child ends itself and everything it started. Messages come
+back as JSON lines on stdout; whatever the measured code prints is kept apart and shown when something fails.
+The child has its own process group, which is ended when the parent leaves :func:`run`, for whatever reason.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+PACKAGE = __package__ or "gpuworkshop"
+TAIL_LINES = 40
+PATIENCE = 0.5
+"""Seconds between asking a child to end and ending it."""
+
+
+class Progress(msgspec.Struct, frozen=True, tag="progress"):
+    """How far a child is: ``share`` from 0 to 1 and what it is doing."""
+
+    share: float
+    text: str = ""
+
+
+class Kept(msgspec.Struct, frozen=True, tag="record"):
+    """A record that is worth keeping even if the child does not reach its end."""
+
+    value: msgspec.Raw
+
+
+class Result(msgspec.Struct, frozen=True, tag="result"):
+    """The child's answer."""
+
+    value: msgspec.Raw
+
+
+class Failure(msgspec.Struct, frozen=True, tag="failure"):
+    """The child's own exception: type, one-line message, and where it came from."""
+
+    kind: str
+    message: str
+    trace: str = ""
+
+
+class ChildFailed(RuntimeError):
+    """A child ended without a result. ``str()`` is one line; ``log`` is the end of what the child printed."""
+
+    def __init__(self, message: str, log: str = ""):
+        super().__init__(message)
+        self.log = log
+
+
+class Tell:
+    """What measuring code may say while it runs. This one says nothing."""
+
+    def progress(self, share: float, text: str = "") -> None:
+        """Report how far the work is: ``share`` from 0 to 1."""
+
+    def record(self, value: Any) -> None:
+        """Hand over a finished record at once."""
+
+    def part(self, start: float, end: float) -> Tell:
+        """A view of this progress for a step that takes the share from ``start`` to ``end``."""
+        return _Part(self, start, end)
+
+
+class _Part(Tell):
+    def __init__(self, whole: Tell, start: float, end: float):
+        self._whole, self._start, self._end = whole, start, end
+
+    def progress(self, share: float, text: str = "") -> None:
+        self._whole.progress(self._start + share * (self._end - self._start), text)
+
+    def record(self, value: Any) -> None:
+        self._whole.record(value)
+
+
+def run(
+    target: str,
+    request: Any,
+    *,
+    type: type,
+    launcher: Sequence[str] = (),
+    progress: Callable[[Progress], None] | None = None,
+    record: Callable[[msgspec.Raw], None] | None = None,
+    timeout: float | None = None,
+    python: str = sys.executable,
+) -> Any:
+    """Call ``target`` ("module:function" of this package) in a child and return its result as ``type``.
+
+    ``launcher`` is put in front of the command (``("srun", "--gres=gpu:1")``). Raises :class:`ChildFailed` with the
+    child's own message when it fails, dies, or takes longer than ``timeout`` seconds.
+    """
+    command = [*launcher, python, "-m", f"{PACKAGE}.child", target]
+    process = _start(command)
+    lines: queue.Queue[bytes | None] = queue.Queue()
+    log: deque[str] = deque(maxlen=TAIL_LINES)
+    readers = [
+        threading.Thread(target=_read_messages, args=(process.stdout, lines), daemon=True),
+        threading.Thread(target=_read_log, args=(process.stderr, log), daemon=True),
+    ]
+    try:
+        for reader in readers:
+            reader.start()
+        _send(process, request)
+        answer = _listen(process, lines, log, progress, record, timeout)
+        return _unpack(answer, type, process, readers, log)
+    finally:
+        end(process)
+
+
+def _start(command: list[str]) -> subprocess.Popen:
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        return subprocess.Popen(command, start_new_session=True, **pipes)
+    except OSError as error:
+        raise ChildFailed(f"could not start {command[0]!r}: {error.strerror or error}") from None
+
+
+def _send(process: subprocess.Popen, request: Any) -> None:
+    try:
+        process.stdin.write(msgspec.json.encode(request) + b"\n")
+        process.stdin.flush()
+    except BrokenPipeError:
+        pass  # the child is gone already; its exit status and log tell why
+
+
+def _read_messages(pipe, lines: queue.Queue) -> None:
+    for line in pipe:
+        lines.put(line)
+    lines.put(None)
+
+
+def _read_log(pipe, log: deque[str]) -> None:
+    for line in pipe:
+        log.append(line.decode(errors="replace").rstrip())
+
+
+def _listen(process, lines, log, progress, record, timeout) -> Result | Failure | None:
+    """Handle messages until a result, a failure, or the end of the child."""
+    decoder = msgspec.json.Decoder(Progress | Kept | Result | Failure)
+    deadline = time.monotonic() + (math.inf if timeout is None else timeout)
+    while (line := _next_line(process, lines, deadline, log)) is not None:
+        try:
+            message = decoder.decode(line)
+        except msgspec.DecodeError:
+            log.append(line.decode(errors="replace").rstrip())  # a launcher's own words
+            continue
+        if isinstance(message, Result | Failure):
+            return message
+        if isinstance(message, Progress) and progress:
+            progress(message)
+        if isinstance(message, Kept) and record:
+            record(message.value)
+    return None
+
+
+def _next_line(process, lines, deadline: float, log) -> bytes | None:
+    """The next message; None when the child is gone, even if processes that it left behind keep its pipe open."""
+    gone = False
+    while True:
+        try:
+            return lines.get(timeout=PATIENCE)
+        except queue.Empty:
+            if gone:
+                return None
+            gone = process.poll() is not None  # one more round for what is still in the pipe
+            if time.monotonic() > deadline:
+                raise ChildFailed("no result in the time allowed: given up and ended", "\n".join(log)) from None
+
+
+def _unpack(answer, type, process, readers, log) -> Any:
+    if isinstance(answer, Result):
+        return msgspec.json.decode(answer.value, type=type)
+    if isinstance(answer, Failure):
+        raise ChildFailed(f"{answer.kind}: {answer.message}", answer.trace + "\n".join(log))
+    status = process.wait()
+    for reader in readers:
+        reader.join(timeout=PATIENCE)
+    raise ChildFailed(_how_it_died(status, log), "\n".join(log))
+
+
+def _how_it_died(status: int, log: Sequence[str]) -> str:
+    last = next((line for line in reversed(log) if line.strip()), "")
+    if status < 0:
+        name = signal.Signals(-status).name
+        hint = " (host memory used up?)" if name == "SIGKILL" else ""
+        return f"the measuring process was ended by {name}{hint}"
+    return f"the measuring process ended with status {status} and no result" + (f": {last}" if last else "")
+
+
+def end(process: subprocess.Popen) -> None:
+    """End a process started with its own session and everything in its group; safe to call twice."""
+    if process.stdin:
+        try:
+            process.stdin.close()
+        except OSError:
+            pass
+    for number, patience in ((signal.SIGTERM, PATIENCE), (signal.SIGKILL, 10.0)):
+        try:
+            os.killpg(process.pid, number)
+        except (ProcessLookupError, PermissionError):
+            break
+        try:
+            process.wait(timeout=patience)
+        except subprocess.TimeoutExpired:
+            continue
+    process.poll()
+
+
+def bar(title: str) -> Callable[[Progress], None]:
+    """A progress bar on stderr, the same in a terminal and under a notebook cell."""
+    from tqdm.std import tqdm
+
+    drawn = tqdm(
+        total=100, desc=title, bar_format="{desc}: {percentage:3.0f}% |{bar:24}| {elapsed} {postfix}", leave=False
+    )
+
+    def show(progress: Progress) -> None:
+        drawn.n = round(100 * progress.share)
+        drawn.set_postfix_str(progress.text, refresh=True)
+        if progress.share >= 1.0:
+            drawn.close()
+
+    return show
+
+
+# ---------------------------------------------------------------- the child's side
+
+
+class _Pipe(Tell):
+    """Messages to the parent, one JSON line each."""
+
+    def __init__(self, descriptor: int):
+        self._descriptor = descriptor
+
+    def progress(self, share: float, text: str = "") -> None:
+        self.send(Progress(share, text))
+
+    def record(self, value: Any) -> None:
+        self.send(Kept(msgspec.Raw(msgspec.json.encode(value))))
+
+    def send(self, message: Progress | Kept | Result | Failure) -> None:
+        data = msgspec.json.encode(message) + b"\n"
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+
+
+def _take_stdin() -> int:
+    """Move stdin out of the way of processes forked from here, which would close it and wait for its lock."""
+    lifeline, nothing = os.dup(0), os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    return lifeline
+
+
+def _read_request(lifeline: int) -> bytes:
+    data = b""
+    while not data.endswith(b"\n") and (more := os.read(lifeline, 1 << 16)):
+        data += more
+    return data
+
+
+def _watch_parent(lifeline: int) -> None:
+    """End this process and its group when stdin closes: nobody is waiting for the result any more."""
+    while os.read(lifeline, 1 << 16):
+        pass
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def _target(name: str) -> Callable[[Any, Tell], Any]:
+    module, _, function = name.partition(":")
+    if not module.startswith(PACKAGE + "."):
+        raise ValueError(f"{name!r} is not a function of {PACKAGE}")
+    return getattr(importlib.import_module(module), function)
+
+
+def main(name: str) -> int:
+    """The child: read one request, call the function, write its result."""
+    pipe = _Pipe(os.dup(1))
+    os.dup2(2, 1)  # whatever the measured code prints goes to the log
+    lifeline = _take_stdin()
+    request = _read_request(lifeline)
+    threading.Thread(target=_watch_parent, args=(lifeline,), daemon=True).start()
+    try:
+        value = _target(name)(msgspec.json.decode(request), pipe)
+        pipe.send(Result(msgspec.Raw(msgspec.json.encode(value))))
+    except Exception as error:
+        message = " ".join(str(error).split()) or "no message"
+        pipe.send(Failure(type(error).__name__, message, traceback.format_exc()))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    status = main(sys.argv[1])
+    sys.stderr.flush()
+    os._exit(status)  # worker processes and driver threads must not hold up a finished measurement

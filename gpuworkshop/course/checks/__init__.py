@@ -1,0 +1,32 @@
+"""The checks of the exercises, one module a chapter: plain functions that name what they found.
+
+A check gives a `Found`; the words for it stand with the exercise in exercises/*.toml.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What a check found: `mistake` is "" for a right answer, "stub" for one that is not there yet,
+    else the name of the mistake. `facts` fill the braces in its words."""
+
+    mistake: str = ""
+    facts: dict[str, Any] = {}
+
+
+def right(**facts: Any) -> Found:
+    """The answer is right."""
+    return Found("", facts)
+
+
+def wrong(mistake: str, **facts: Any) -> Found:
+    """The answer has this mistake."""
+    return Found(mistake, facts)
+
+
+STUB = Found("stub")
+"""The answer is still the `...` that the notebook came with; this is no try."""

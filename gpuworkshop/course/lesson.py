@@ -1,0 +1,143 @@
+"""A chapter from its first cell to its last: progress bars, whether an effect shows here, cost, release.
+
+A card that is held is held from the first cell on, also while somebody reads. So a :class:`Lesson` counts
+both: the time since it began, and the part of it in which something was measured.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+
+from gpuworkshop import child
+from gpuworkshop.child import Progress
+from gpuworkshop.course.faces import Note
+from gpuworkshop.instruments.starve import StarveResult
+from gpuworkshop.machine import allocation
+from gpuworkshop.machine.conditions import processor
+from gpuworkshop.report import Finding, Origin, Report, Table
+from gpuworkshop.timing import Comparison
+
+MIB = 2**20
+
+
+class Lesson:
+    """One run through a chapter. ``now`` gives seconds and can be replaced."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic):
+        self._now = now
+        self._began = now()
+        self._measuring = 0.0
+
+    def bar(self, title: str) -> Callable[[Progress | float], None]:
+        """A progress bar for one step, to be called with a child's Progress or a share from 0 to 1."""
+        show, seen = child.bar(title), self._now()
+
+        def tick(progress: Progress | float) -> None:
+            nonlocal seen
+            self._measuring += self._now() - seen
+            seen = self._now()
+            show(progress if isinstance(progress, Progress) else Progress(progress))
+
+        return tick
+
+    def cost(self, seen: StarveResult, launcher: Sequence[str] = ()) -> Report:
+        """What the chapter has cost until now, and what ``seen`` says of the time that its run takes.
+
+        Behind a ``launcher`` a card is held only while something is measured.
+        """
+        card = seen.conditions.device != "cpu"
+        units = 1 if card else seen.conditions.cpus
+        measured = self._measuring / 60 * units
+        held = measured if launcher else (self._now() - self._began) / 60 * units
+        found = _card_cost(seen, held, measured) if card else _cpu_cost(seen, held, measured)
+        return Report("What this chapter cost", seen.origin, tuple(found))
+
+
+def begin() -> Lesson:
+    """Begin a chapter: its clock starts."""
+    return Lesson()
+
+
+def _card_cost(seen: StarveResult, held: float, measured: float) -> Iterator[Finding]:
+    """``held`` and ``measured`` are card-minutes."""
+    idle = max(0.0, held - measured)
+    share = idle / held if held else 0.0
+    reading = f"{share:.0%} of the time nothing was measured; what the measured runs waited comes on top"
+    yield Finding("notice", f"Used: {held:.1f} card-minutes, {measured:.1f} of them for measuring")
+    yield Finding("notice", f"Wasted: {idle:.1f} card-minutes or more", reading)
+    yield _naive(seen)
+
+
+def _cpu_cost(seen: StarveResult, held: float, measured: float) -> Iterator[Finding]:
+    """``held`` and ``measured`` are CPU-minutes."""
+    cpus = f"{seen.conditions.cpus} CPUs since the first cell"
+    yield Finding("notice", f"Used: {held:.1f} CPU-minutes, {measured:.1f} of them for measuring", cpus)
+    yield Finding("ok", "Wasted: no card-minutes", "no card was held; one would have been idle while you read")
+    yield _naive(seen)
+
+
+def _naive(seen: StarveResult) -> Finding:
+    title = f"At the naive start {seen.wait_share:.0%} of the time is {seen.wait_name}"
+    return Finding("notice", title, f"of an hour of that run {60 * seen.wait_share:.0f} minutes are lost")
+
+
+def effect(what: str, comparison: Comparison | None, instead: str) -> Note:
+    """Whether this machine shows ``what`` the lesson needs, and else what shows it ``instead``.
+
+    ``comparison`` is the measured one, None if nothing came out better.
+    """
+    if comparison and comparison.verdict == "faster":
+        return Note(f"This machine shows it: {what}", "right", text=(f"Measured, {comparison}.",))
+    seen = f"Measured, {comparison}." if comparison else "Nothing that was measured did better."
+    return Note(f"This machine does not show it: {what}", "hint", text=(seen, instead))
+
+
+def claims(origin: Origin, *pairs: tuple[str, str]) -> Report:
+    """What the workshop states beside what was measured, as pairs of sentences."""
+    table = Table(("the workshop states", "measured here"), pairs)
+    return Report("Stated, and measured", origin, tables=(table,))
+
+
+def free_card() -> Report:
+    """Give back what this kernel holds of its card, and show what is left. Imports torch."""
+    import torch
+
+    today = datetime.now(UTC).date().isoformat()
+    if not torch.cuda.is_available():
+        here = f"{allocation.cpus().count} CPU cores, {processor()}"
+        none = Finding("ok", "There is no card in this session, so none is held")
+        return Report("The card", Origin("measured here", here, today), (none,))
+    gc.collect()
+    torch.cuda.empty_cache()
+    origin = Origin("measured here", torch.cuda.get_device_name(), today)
+    return Report("The card", origin, (_held(), _still_yours()))
+
+
+def _held() -> Finding:
+    """What this kernel holds, by PyTorch's allocator, and what is in use on the whole card, by CUDA."""
+    import torch
+
+    if not torch.cuda.is_initialized():
+        return Finding("ok", "Free: this kernel holds nothing of the card")
+    allocated, reserved = torch.cuda.memory_allocated() / MIB, torch.cuda.memory_reserved() / MIB
+    free, total = (size / MIB for size in torch.cuda.mem_get_info())
+    evidence = (
+        f"{allocated:.0f} MiB in tensors, {reserved:.0f} MiB kept for new ones; on the whole card "
+        f"{total - free:,.0f} of {total:,.0f} MiB are in use, this kernel's CUDA context among them"
+    )
+    if allocated:
+        again = "del NAME  # each name that holds tensors on the card; then run this cell again"
+        return Finding("warning", "Tensors of this kernel are still on the card", evidence, again)
+    return Finding("ok", "Free: no tensor of this kernel is on the card", evidence)
+
+
+def _still_yours() -> Finding:
+    return Finding(
+        "notice",
+        "The card stays yours until the job ends, idle or not",
+        "shutting down the kernel gives back its context too; only the end of the job gives back the card",
+        "scancel $SLURM_JOB_ID   # in a terminal of this session, when you are done",
+    )

@@ -1,0 +1,89 @@
+"""Recordings: results that the kit measured on a card, shown where there is none, always with their mark.
+
+A recording is what ``--json`` prints, as it is, in ``recordings/WHAT-CARD.json``. Only the marks of origin in
+it change when it is loaded, from "measured here" to "recorded on".
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gpuworkshop.course.faces import Note
+from gpuworkshop.instruments import starve
+from gpuworkshop.instruments.starve import StarveResult, SweepResult
+from gpuworkshop.loop import climb
+from gpuworkshop.loop.climb import LoopResult
+from gpuworkshop.report import Finding, Origin, Report
+
+FOLDER = Path(__file__).parent / "recordings"
+Result = StarveResult | SweepResult | LoopResult
+KINDS: dict[str, type[Result]] = {"starve": StarveResult, "sweep": SweepResult, "loop": LoopResult}
+"""What can be recorded, and the type of its result."""
+
+
+class Recording(msgspec.Struct, frozen=True, order=True):
+    """A file of the folder: ``what`` was measured, and on which ``card``, as the file's name has it."""
+
+    what: str
+    card: str
+    file: Path
+
+
+class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    kit: str
+    origin: Origin
+    result: msgspec.Raw
+    findings: tuple[Finding, ...]
+
+
+def available(folder: Path = FOLDER) -> list[Recording]:
+    """The recordings there are, by what and card. Their contents are not read."""
+    names = ((file, *file.stem.partition("-")) for file in folder.glob("*.json"))
+    return sorted(Recording(what, card, file) for file, what, dash, card in names if dash and what in KINDS)
+
+
+def load(what: str, card: str | None = None, folder: Path = FOLDER) -> Result | None:
+    """The recording of ``what`` ("starve", "sweep" or "loop") on ``card``; the newest if no card is named.
+
+    None if there is none. KeyError for any other ``what``. ValueError, with the name of the file, for a file
+    that is broken or is none of the kit's.
+    """
+    if what not in KINDS:
+        raise KeyError(f"no recording is called {what!r}: there are {', '.join(KINDS)}")
+    found = [one for one in available(folder) if one.what == what and card in (None, one.card)]
+    return max(map(_read, found), key=lambda result: result.origin.date, default=None)
+
+
+def show(what: str, card: str | None = None, folder: Path = FOLDER) -> Report | Note:
+    """The report of a recording, or a note that there is none."""
+    result = load(what, card, folder)
+    if result is None:
+        where = f" on {card}" if card else ""
+        return Note("No recording", text=(f"This version of the kit has no recording of `{what}`{where}.",))
+    return climb.report(result) if isinstance(result, LoopResult) else starve.report(result)
+
+
+def _read(recording: Recording) -> Result:
+    try:
+        whole = msgspec.json.decode(recording.file.read_bytes(), type=_Envelope)
+        result = msgspec.json.decode(whole.result, type=KINDS[recording.what])
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{recording.file.name} is not a recording of {recording.what}: {error}") from None
+    if {whole.origin.mark, result.origin.mark} != {"measured here"}:
+        raise ValueError(f"{recording.file.name} is not a recording of {recording.what}: it was not measured")
+    return _marked(result, whole.kit)
+
+
+def _marked(value: Any, kit: str) -> Any:
+    """The same value with every origin in it marked as recorded."""
+    if isinstance(value, Origin):
+        return Origin("recorded on", value.on, value.date, value.kit or kit)
+    if isinstance(value, msgspec.Struct):
+        parts = {name: _marked(getattr(value, name), kit) for name in value.__struct_fields__}
+        return type(value)(**parts)
+    if isinstance(value, tuple):
+        return tuple(_marked(part, kit) for part in value)
+    return value

@@ -1,0 +1,57 @@
+"""Numbers as the pictures write them: three figures that matter, "n/a" for what is not known."""
+
+import math
+from typing import Any
+
+
+def finite(value: float | None) -> bool:
+    """Is `value` a number that can be drawn? None, NaN and infinity are not."""
+    return value is not None and math.isfinite(value)
+
+
+def known(rate: Any) -> bool:
+    """Does `rate` (a `timing.Rate` or None) hold a value that can be drawn?"""
+    return rate is not None and finite(rate.value)
+
+
+def number(value: float | None) -> str:
+    """`value` with three significant figures and all its whole digits; "n/a" if it is not known."""
+    if not finite(value):
+        return "n/a"
+    if value == 0:
+        return "0"
+    if abs(value) >= 1e9:
+        return f"{value:.3g}"
+    magnitude = math.floor(math.log10(abs(float(f"{value:.3g}"))))
+    return f"{value:,.{max(0, 2 - magnitude)}f}"
+
+
+def times(ratio: float | None, low: float | None, high: float | None) -> str:
+    """A ratio with its interval: "1.73x (1.60 to 1.90)"; "ratio n/a" if not known."""
+    if not finite(ratio):
+        return "ratio n/a"
+    if not (finite(low) and finite(high)):
+        return f"{ratio:.2f}x {interval(low, high)}"
+    return f"{ratio:.2f}x ({low:.2f} to {high:.2f})"
+
+
+def tick(value: float) -> str:
+    """The label of an axis tick, without trailing zeros."""
+    return f"{value:,.10g}"
+
+
+def interval(low: float | None, high: float | None) -> str:
+    """"(178 to 186)", or "(interval n/a)" if an end is not known."""
+    if not (finite(low) and finite(high)):
+        return "(interval n/a)"
+    return f"({number(low)} to {number(high)})"
+
+
+def spread(rate: Any) -> str:
+    """A rate with its interval and without its unit: "182 (178 to 186)"; "n/a" if not known."""
+    return f"{number(rate.value)} {interval(rate.low, rate.high)}" if known(rate) else "n/a"
+
+
+def ends(rate: Any) -> list[float]:
+    """What an axis must hold to show `rate`: its value and the ends of its interval."""
+    return [v for v in (rate.value, rate.low, rate.high) if finite(v)] if known(rate) else []

@@ -1,0 +1,84 @@
+"""The learner's guess beside the measured interval, on one axis."""
+
+from typing import Any
+
+from gpuworkshop.figures.axis import Axis, axis_for
+from gpuworkshop.figures.numbers import ends, finite, known, number, spread, tick
+from gpuworkshop.figures.svg import COLORS, HOLLOW, SMALL, Drawing, lines
+from gpuworkshop.report import Figure, Origin, Table
+
+_LEFT, _RIGHT = 110, 560
+
+
+def predicted_and_measured(
+    prediction: float | None, measured: Any, unit: str, question: str, origin: Origin
+) -> Figure:
+    """The guess (hollow diamond) and the measurement with its interval (dot), and how far apart they are.
+
+    `prediction` is in `unit` or None if none was made; `measured` is a Rate in `unit` or None.
+    """
+    axis = axis_for([prediction, *ends(measured)])
+    drawing, y = Drawing(), 2.0
+    for line in lines(question, 90):
+        y += 16
+        drawing.text(0, y, line, bold=True)
+    _frame(drawing, axis, unit, y + 12, y + 82)
+    _guess(drawing, axis, prediction, y + 28)
+    _measured(drawing, axis, measured, y + 60)
+    words = _distance(prediction, measured)
+    drawing.text(0, y + 142, words)
+    guess = tick(prediction) if finite(prediction) else "n/a"
+    text = Table(("", unit), (("your guess", guess), ("measured (interval)", spread(measured))), question)
+    alt = f"{question} Your guess {guess}, measured {spread(measured)} {unit}. {words}"
+    return drawing.figure(y + 166, origin, alt, f"{text}\n{words}")
+
+
+def _x(axis: Axis, value: float) -> float:
+    return _LEFT + axis.at(value) * (_RIGHT - _LEFT)
+
+
+def _guess(drawing: Drawing, axis: Axis, prediction: float | None, y: float) -> None:
+    drawing.text(_LEFT - 14, y + 4, "your guess", "end")
+    if not finite(prediction):
+        drawing.text(_LEFT + 8, y + 4, "n/a: no guess was made", quiet=True)
+        return
+    x = _x(axis, prediction)
+    diamond = f"M{x:.1f} {y - 7:.1f}l7 7l-7 7l-7 -7z"
+    drawing.shape("path", d=diamond, style=HOLLOW, stroke="currentColor", stroke_width=1.5)
+    drawing.text(x + 14, y + 4, tick(prediction))
+
+
+def _measured(drawing: Drawing, axis: Axis, measured: Any, y: float) -> None:
+    drawing.text(_LEFT - 14, y + 4, "measured", "end", bold=True)
+    if not known(measured):
+        drawing.text(_LEFT + 8, y + 4, "n/a: not measured", quiet=True)
+        return
+    values = ends(measured)
+    if len(values) == 3:
+        drawing.whisker((_x(axis, min(values)), y), (_x(axis, max(values)), y), 5)
+    drawing.dot(_x(axis, measured.value), y, COLORS["compute"])
+    drawing.text(_x(axis, max(values)) + 14, y + 4, spread(measured), bold=True)
+
+
+def _frame(drawing: Drawing, axis: Axis, unit: str, top: float, bottom: float) -> None:
+    drawing.line(_LEFT, bottom, _RIGHT, bottom)
+    for value in axis.ticks:
+        x = _x(axis, value)
+        drawing.line(x, top, x, bottom, opacity=0.14)
+        drawing.line(x, bottom, x, bottom + 5)
+        drawing.text(x, bottom + 18, tick(value), "middle", SMALL, quiet=True)
+    drawing.text((_LEFT + _RIGHT) / 2, bottom + 36, f"{unit}{axis.note}", "middle", bold=True)
+
+
+def _distance(prediction: float | None, measured: Any) -> str:
+    """How far the guess is off, in one sentence; never a mark for it."""
+    if not finite(prediction) or not known(measured):
+        return "The two cannot be compared: one of them is n/a."
+    if min(ends(measured)) <= prediction <= max(ends(measured)):
+        return "Your guess lies inside the measured interval."
+    if prediction <= 0 or measured.value <= 0:
+        return f"The measured value is {number(measured.value - prediction)} away from your guess."
+    ratio = measured.value / prediction
+    if ratio >= 1:
+        return f"The measured value is {number(ratio)} times your guess."
+    return f"Your guess is {number(1 / ratio)} times the measured value."

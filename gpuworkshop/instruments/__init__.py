@@ -1,0 +1,1 @@
+"""What a job really does: each module is one measuring instrument."""

@@ -1,0 +1,228 @@
+"""Is the step waiting for data? Three arms in turn: the real run, the same step on resident data, the loader alone.
+
+- *data ceiling*: the same step over distinct real batches that already lie on the device, loader stopped.
+- *headroom* = ceiling / now: an upper bound on what any change to the data path can bring.
+- *stall*: share of the time in which the card is idle while the host is inside ``next()``. Without a card there is
+  no idle card to see: then the host's own time inside ``next()`` is measured and called *loader wait*.
+
+Two doors: :func:`measure` takes a loader and a step of yours, in this process; :func:`run` measures a built-in
+workload in a child process, here or behind a launcher such as ``srun``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import msgspec
+
+from gpuworkshop import child
+from gpuworkshop.child import Tell
+from gpuworkshop.instruments.starve_result import (
+    StarveResult,
+    SweepPoint,
+    SweepResult,
+    findings,
+    report,
+    tells_same_story,
+    which_limit,
+)
+from gpuworkshop.machine.conditions import Conditions
+from gpuworkshop.timing import Plan, Rounds, clock_for, in_turn, plan_for
+from gpuworkshop.workloads.config import Job, TrainConfig
+
+__all__ = ["StarveResult", "SweepResult", "findings", "measure", "report", "run", "run_sweep", "sweep"]
+
+REAL, CEILING, LOADER = "now", "data ceiling", "loader alone"
+
+
+def measure(
+    loader: Iterable,
+    step: Callable[[Any], Any],
+    prepare: Callable[[Any], Any] | None = None,
+    *,
+    device: str | None = None,
+    workload: str = "your loader and step",
+    plan: Plan | None = None,
+    loader_alone: bool = True,
+    tell: Tell | None = None,
+) -> StarveResult:
+    """Measure your own ``loader`` and ``step`` in this process.
+
+    ``step(batch)`` does one training step. Work on the batch that belongs to the data (copy, decode, augment) goes
+    into ``prepare(batch)``; by default the tensors are copied to ``device`` (default: the card, if there is one).
+    Raises LoaderFault for a loader that yields nothing or cannot start its workers; errors of ``step`` pass through.
+    """
+    from gpuworkshop.instruments import arms
+    from gpuworkshop.instruments.feed import Feed
+    from gpuworkshop.machine.conditions import conditions
+    from gpuworkshop.workloads.train import default_device
+
+    device, tell = device or default_device(), tell or Tell()
+    prepare = prepare or (lambda batch: arms.moved(batch, device))
+    with ExitStack() as stack:
+        tell.progress(0.0, "filling the device")
+        now = stack.enter_context(arms.Real(REAL, Feed(loader), prepare, step))
+        ceiling = arms.Resident(CEILING, now.take(), step)
+        measured = [now, ceiling]
+        if loader_alone:
+            measured.append(stack.enter_context(arms.LoaderAlone(LOADER, Feed(loader))))
+        rounds = in_turn(
+            measured,
+            clock_for(device),
+            plan or plan_for(device),
+            pairs=[(REAL, CEILING)],
+            progress=lambda share: tell.progress(0.1 + 0.9 * share, "now, ceiling and loader in turn"),
+        )
+        return read(rounds, now, workload, conditions(device))
+
+
+def read(rounds: Rounds, now, workload: str, here: Conditions) -> StarveResult:
+    """The result from rounds that hold the arms :data:`REAL` (``now``), :data:`CEILING`, perhaps :data:`LOADER`."""
+    from gpuworkshop.instruments.arms import DATA_WORK, WAIT
+
+    headroom = rounds.compare(REAL, CEILING)
+    wait, data_work = rounds.share(REAL, WAIT), rounds.share(REAL, DATA_WORK)
+    block = rounds.blocks[REAL][0]
+    agrees = None if now.feed.workers else tells_same_story(wait + data_work, headroom)
+    return StarveResult(
+        workload=workload,
+        real=rounds.rate(REAL),
+        ceiling=rounds.rate(CEILING),
+        loader=rounds.rate(LOADER) if LOADER in rounds.blocks else None,
+        headroom=headroom,
+        wait_name="loader wait" if here.device == "cpu" else "stall",
+        wait_share=wait,
+        data_work_share=data_work,
+        slowed_share=1 - wait - data_work - 1 / headroom.ratio,
+        agrees=agrees,
+        limit=which_limit(headroom, agrees),
+        startup_seconds=now.feed.startup_seconds,
+        workers=now.feed.workers,
+        batch_size=round(block.samples / block.steps),
+        config=None,
+        planted="",
+        conditions=here,
+        origin=here.origin,
+    )
+
+
+def sweep(
+    loader: Iterable,
+    step: Callable[[Any], Any],
+    prepare: Callable[[Any], Any],
+    workers: Sequence[int],
+    *,
+    device: str,
+    workload: str = "your loader and step",
+    plan: Plan | None = None,
+    tell: Tell | None = None,
+) -> SweepResult:
+    """Measure a DataLoader with each number of ``workers``, in turn, and the data ceiling with them."""
+    from gpuworkshop.instruments import arms
+    from gpuworkshop.machine.conditions import conditions
+
+    tell, here = tell or Tell(), conditions(device)
+    with ExitStack() as stack:
+        feeds, notes = _start_each(loader, workers, stack, tell)
+        measured = [arms.Real(str(count), feed, prepare, step) for count, feed in feeds.items()]
+        measured.append(arms.Resident(CEILING, measured[0].take(), step))
+        rounds = in_turn(
+            measured,
+            clock_for(device),
+            plan or plan_for(device),
+            progress=lambda share: tell.progress(0.2 + 0.8 * share, "all worker counts in turn"),
+        )
+    zero = str(next(iter(feeds)))
+    points = [
+        SweepPoint(n, rounds.rate(str(n)), rounds.compare(zero, str(n)) if str(n) != zero else None) for n in feeds
+    ] + [SweepPoint(n, None, None, note) for n, note in notes.items()]
+    points.sort(key=lambda point: point.workers)
+    return SweepResult(workload, tuple(points), rounds.rate(CEILING), here.cpus, "", here, here.origin)
+
+
+def _start_each(loader, workers: Sequence[int], stack: ExitStack, tell: Tell) -> tuple[dict, dict[int, str]]:
+    """A started feed for each number of workers, paused; and a note for each that could not start."""
+    from gpuworkshop.instruments.feed import Feed, LoaderFault
+
+    feeds, notes = {}, {}
+    for position, count in enumerate(workers):
+        tell.progress(0.2 * position / len(workers), f"starting {count} workers")
+        try:
+            feed = stack.enter_context(Feed(loader, workers=count))
+            for _ in range(2 * feed.period):
+                feed.next()
+            feed.pause()
+            feeds[count] = feed
+        except LoaderFault as fault:
+            notes[count] = str(fault)
+    if not feeds:
+        raise LoaderFault(next(iter(notes.values())))
+    return feeds, notes
+
+
+def worker_counts(cpus: int) -> tuple[int, ...]:
+    """The numbers of workers worth a look: powers of two up to the CPUs, the rule (CPUs - 1), and the CPUs."""
+    powers = [2**n for n in range(cpus.bit_length()) if 2**n <= cpus]
+    return tuple(sorted({0, *powers, max(cpus - 1, 1), cpus}))
+
+
+# ---------------------------------------------------------------- the second door: a built-in workload in a child
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What a starve child is asked for."""
+
+    config: TrainConfig
+    job: Job
+    workers: tuple[int, ...] | None = None
+    """Numbers of workers to sweep; None measures the config alone."""
+    device: str | None = None
+
+
+def run(
+    config: TrainConfig | None = None, job: Job | None = None, *, launcher: Sequence[str] = (), progress=None
+) -> StarveResult:
+    """Measure a built-in workload in a child process, here or behind ``launcher``."""
+    job = job or Job()
+    request = Request(config or job.sizes.start, job)
+    return child.run(f"{__name__}:in_child", request, type=StarveResult, launcher=launcher, progress=progress)
+
+
+def run_sweep(
+    config: TrainConfig | None = None,
+    job: Job | None = None,
+    *,
+    workers: Sequence[int] | None = None,
+    launcher: Sequence[str] = (),
+    progress=None,
+) -> SweepResult:
+    """Sweep the number of workers of a built-in workload in a child; default: up to the allocation's CPUs."""
+    job = job or Job()
+    request = Request(config or job.sizes.start, job, tuple(workers or ()))
+    return child.run(f"{__name__}:in_child", request, type=SweepResult, launcher=launcher, progress=progress)
+
+
+def in_child(request: Any, tell: Tell) -> StarveResult | SweepResult:
+    """What the child does with a :class:`Request`."""
+    from gpuworkshop.machine import allocation
+    from gpuworkshop.workloads.train import build
+
+    asked = msgspec.convert(request, Request)
+    tell.progress(0.0, "loading PyTorch and the pictures")
+    training = build(asked.config, asked.job, asked.device)
+    training.use_precision()
+    door = dict(device=training.device, workload=asked.job.title, tell=tell.part(0.1, 1.0))
+    planted = planted_words(asked.job)
+    if asked.workers is None:
+        result = measure(training.loader, lambda ready: training.step(*ready), training.prepare, **door)
+        return msgspec.structs.replace(result, config=asked.config, planted=planted)
+    counts = asked.workers or worker_counts(allocation.cpus().count)
+    result = sweep(training.loader, lambda ready: training.step(*ready), training.prepare, counts, **door)
+    return msgspec.structs.replace(result, planted=planted)
+
+
+def planted_words(job: Job) -> str:
+    """What was planted, in words; "" when nothing was."""
+    return f"every file read really waits {job.storage_wait * 1000:g} ms" if job.storage_wait else ""

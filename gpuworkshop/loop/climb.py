@@ -1,0 +1,183 @@
+"""The loop: measure, diagnose, change one thing, measure in turn, keep it or not, record, until nothing pays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from gpuworkshop import child
+from gpuworkshop.instruments.starve import StarveResult
+from gpuworkshop.loop import ledger
+from gpuworkshop.loop.ledger import Record
+from gpuworkshop.machine.conditions import Conditions
+from gpuworkshop.report import Finding, Origin, Report, Table
+from gpuworkshop.timing import Comparison, Rate
+from gpuworkshop.workloads.config import Job, TrainConfig
+
+MAX_CHANGES = 6
+
+
+class LoopResult(msgspec.Struct, frozen=True):
+    """What the loop found: where it began, every trial in order, where it ended, and what is left."""
+
+    run: str
+    job: Job
+    baseline: StarveResult
+    records: tuple[Record, ...]
+    """The baseline, each change that was tried, kept or not, in order."""
+    final: StarveResult
+    of_synthetic: Comparison
+    """Final throughput over that of the same step on random batches."""
+    synthetic: Rate
+    jpegs: Rate | None
+    """The best path that still decodes JPEGs each time, all else as in the final run; None if that is the final one."""
+    jpegs_config: TrainConfig | None
+    gain: float
+    """Product of the kept changes' ratios."""
+    stopped: str
+    seconds: float
+    conditions: Conditions
+    origin: Origin
+
+    @property
+    def kept(self) -> list[Record]:
+        """The changes that were kept, in order."""
+        return [record for record in self.records if record.kind == "change" and record.kept]
+
+    @property
+    def refused(self) -> list[Record]:
+        """The changes that were measured and not kept."""
+        return [record for record in self.records if record.kind == "change" and not record.kept]
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What a loop child is asked for."""
+
+    job: Job
+    start: TrainConfig
+    max_changes: int = MAX_CHANGES
+    budget_seconds: float | None = None
+    only: TrainConfig | None = None
+    """Try just this config against ``start``."""
+    device: str | None = None
+
+
+def run(
+    job: Job | None = None,
+    *,
+    start: TrainConfig | None = None,
+    max_changes: int = MAX_CHANGES,
+    budget_seconds: float | None = None,
+    launcher: Sequence[str] = (),
+    progress=None,
+) -> LoopResult:
+    """Run the whole loop on a built-in workload in one child; each record is in the ledger as soon as it is made."""
+    job = job or Job()
+    request = Request(job, start or job.sizes.start, max_changes, budget_seconds)
+    return child.run(
+        "gpuworkshop.loop.climber:in_child",
+        request,
+        type=LoopResult,
+        launcher=launcher,
+        progress=progress,
+        record=_append,
+    )
+
+
+def try_one(
+    before: TrainConfig, after: TrainConfig, job: Job | None = None, *, launcher: Sequence[str] = (), progress=None
+):
+    """Measure one change in a child: a :class:`gpuworkshop.loop.trial.Trial`."""
+    from gpuworkshop.loop.trial import Trial
+
+    request = Request(job or Job(), before, only=after)
+    return child.run("gpuworkshop.loop.climber:try_in_child", request, type=Trial, launcher=launcher, progress=progress)
+
+
+def _append(line: msgspec.Raw) -> None:
+    ledger.add(msgspec.json.decode(line, type=Record))
+
+
+# ---------------------------------------------------------------- what it means
+
+
+def findings(result: LoopResult) -> Iterator[Finding]:
+    """What a loop says, as a pure function of its result."""
+    from gpuworkshop.loop.diagnose import diagnose
+
+    if result.baseline.planted:
+        yield Finding(
+            "notice", f"Planted: {result.baseline.planted}", "a real wait, put there to stand for slow storage"
+        )
+    yield Finding("notice", f"It began with: {diagnose(result.baseline).reason}", f"{result.baseline.real}")
+    for record in result.kept:
+        learned = f"; {record.learning.says}" if record.learning else ""
+        paid = f"; paid once: {record.paid_once_seconds:.0f} s" if record.paid_once_seconds >= 1 else ""
+        yield Finding(
+            "ok",
+            f"{record.remedy}: {record.comparison}",
+            f"changed {', '.join(record.changed)}{learned}{paid}",
+            record.code,
+        )
+    for record in result.refused:
+        yield Finding("notice", f"{record.remedy}: not kept", f"{_values(record)}: {record.why}")
+    if not result.kept:
+        yield Finding("ok", "Nothing worth changing", "every remedy that applies was measured")
+    left = f"{result.of_synthetic.ratio:.0%} of the same step on random batches ({result.synthetic})"
+    yield Finding("ok", f"In all {result.gain:.1f}x; it now runs at {left}", f"stopped because {result.stopped}")
+    if result.jpegs:
+        share = result.jpegs.value / result.final.real.value
+        yield Finding(
+            "notice",
+            f"Still decoding JPEGs every time, the best path reaches {result.jpegs} ({share:.0%} of the final run)",
+            f"{result.jpegs_config.data_path} with {result.jpegs_config.workers} workers, all else as in the final run",
+        )
+
+
+def _values(record: Record) -> str:
+    """The changed settings with their values, before and after."""
+    return ", ".join(
+        f"{name} {getattr(record.before, name)} -> {getattr(record.config, name)}" for name in record.changed
+    )
+
+
+def report(result: LoopResult) -> Report:
+    """The loop's findings, its table, and the waterfall."""
+    from gpuworkshop.figures.waterfall import waterfall
+
+    picture = waterfall(bars(result.records), result.origin, result.synthetic)
+    title = f"Loop: {result.job.title}"
+    return Report(title, result.origin, tuple(findings(result)), (table(result),), (picture,))
+
+
+def bars(records: Sequence[Record]) -> list:
+    """The records as bars of the waterfall."""
+    from gpuworkshop.figures.waterfall import Bar
+
+    found = []
+    for record in records:
+        ratio = record.comparison
+        label = record.remedy or "naive start"
+        interval = (ratio.ratio, ratio.low, ratio.high) if ratio else (None, None, None)
+        found.append(
+            Bar(label, record.rate, *interval, record.kept, record.why, record.learning.says if record.learning else "")
+        )
+    return found
+
+
+def table(result: LoopResult) -> Table:
+    """One row for each measured config, in order."""
+    rows = [("naive start", "", str(result.baseline.real), "", "kept")]
+    for record in result.records[1:]:
+        ratio = f"{record.comparison.ratio:.2f}x" if record.comparison else "n/a"
+        rows.append(
+            (record.remedy, _values(record), str(record.rate or "n/a"), ratio, "kept" if record.kept else "refused")
+        )
+    rows.append(("data ceiling", "real batches, resident", str(result.final.ceiling), "", ""))
+    rows.append(("synthetic", "random batches, resident", str(result.synthetic), "", ""))
+    return Table(
+        ("change", "settings", "throughput", "against before", ""),
+        tuple(rows),
+        "each change measured in turn with the run before it",
+    )

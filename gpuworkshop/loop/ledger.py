@@ -1,0 +1,69 @@
+"""The ledger: one line for each baseline and each change, in the learner's state folder. Lines are only ever added."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from gpuworkshop import state
+from gpuworkshop.loop.learning import Judgement
+from gpuworkshop.machine.conditions import Conditions
+from gpuworkshop.timing import Comparison, Rate
+from gpuworkshop.workloads.config import TrainConfig
+
+FILE = "ledger.jsonl"
+
+
+class Record(msgspec.Struct, frozen=True):
+    """One measured config; for a change also what it was compared with and what became of it."""
+
+    when: str
+    run: str
+    """All records of one loop share it."""
+    workload: str
+    kind: Literal["baseline", "change", "final"]
+    config: TrainConfig
+    rate: Rate | None
+    """None when the change could not be measured."""
+    conditions: Conditions
+    before: TrainConfig | None = None
+    remedy: str = ""
+    """Title of the remedy; "" when the change is not one remedy's."""
+    code: str = ""
+    changed: tuple[str, ...] = ()
+    comparison: Comparison | None = None
+    learning: Judgement | None = None
+    kept: bool = False
+    why: str = ""
+    paid_once_seconds: float = 0.0
+    """Work done once before the change could run, such as decoding all pictures."""
+
+
+def now() -> str:
+    """The time for a record, in ISO format with its zone."""
+    return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+def add(record: Record) -> bool:
+    """Append a record; False if the state folder cannot be written."""
+    return state.append(FILE, msgspec.to_builtins(record))
+
+
+def read() -> tuple[list[Record], int]:
+    """All records that can be read, oldest first, and the number of lines that could not."""
+    lines, torn = state.read_lines(FILE)
+    records = []
+    for line in lines:
+        try:
+            records.append(msgspec.convert(line, Record))
+        except (msgspec.ValidationError, ValueError):
+            torn += 1
+    return records, torn
+
+
+def of_run(records: Sequence[Record], run: str) -> list[Record]:
+    """The records of one loop."""
+    return [record for record in records if record.run == run]

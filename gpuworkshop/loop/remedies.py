@@ -1,0 +1,123 @@
+"""The remedies: one change each, with the settings it touches, when it can help, and the code to write.
+
+What a remedy says is data (``remedies.toml``); which value it proposes follows from the config and the facts of the
+machine, by the small functions below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from gpuworkshop.workloads.config import TrainConfig, changed
+
+Numerics = Literal["same", "close", "training"]
+
+
+class Remedy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One change: ``touches`` names every setting it may change, ``limit`` what it helps against."""
+
+    id: str
+    title: str
+    limit: Literal["data", "compute", "any"]
+    touches: tuple[str, ...]
+    numerics: Numerics
+    reason: str
+    code: str
+    needs_card: bool = False
+
+    def code_for(self, config: TrainConfig) -> str:
+        """The line to write in a script of your own to get the settings of ``config``."""
+        return self.code.format(**msgspec.structs.asdict(config))
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What a proposal may depend on: the CPUs of the allocation, whether there is a card, the batch at the knee."""
+
+    cpus: int
+    card: bool
+    knee: Callable[[TrainConfig], int]
+    """Measures when called."""
+
+
+class _File(msgspec.Struct, frozen=True):
+    remedy: tuple[Remedy, ...]
+
+
+@cache
+def remedies() -> tuple[Remedy, ...]:
+    """All remedies, in the order in which they are tried."""
+    return msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=_File).remedy
+
+
+def by_id(name: str) -> Remedy:
+    """The remedy with this id."""
+    return next(remedy for remedy in remedies() if remedy.id == name)
+
+
+def explaining(before: TrainConfig, after: TrainConfig) -> Remedy | None:
+    """The one remedy whose settings cover all differences; None if it takes more than one, or nothing differs."""
+    names = set(changed(before, after))
+    return next((r for r in remedies() if names and names <= set(r.touches)), None)
+
+
+def proposals(remedy: Remedy, now: TrainConfig, facts: Facts) -> tuple[TrainConfig, ...]:
+    """The configs that a remedy proposes from here, best guess first; empty when it does not apply."""
+    if remedy.needs_card and not facts.card:
+        return ()
+    return tuple(config for config in _PROPOSE[remedy.id](now, facts) if config != now)
+
+
+def _workers(now: TrainConfig, facts: Facts) -> list[TrainConfig]:
+    """The rule, CPUs - 1; on two CPUs also 2, because one worker only moves the work to another process.
+
+    The workshop counts the loader's settings as one pick: with a card, memory is pinned along with it.
+    """
+    counts = [facts.cpus - 1] if facts.cpus > 2 else [1, 2]
+    return [now.with_(workers=n, persistent_workers=True, pin_memory=facts.card) for n in counts if n > now.workers]
+
+
+def _pre_decode(now: TrainConfig, facts: Facts) -> list[TrainConfig]:
+    return [now.with_(data_path="pre-decoded")]
+
+
+def _card_decode(now: TrainConfig, facts: Facts) -> list[TrainConfig]:
+    return [now.with_(data_path="card-decode")] if now.data_path == "cpu-decode" else []
+
+
+def _fewer_workers(now: TrainConfig, facts: Facts) -> list[TrainConfig]:
+    if now.data_path == "cpu-decode":
+        return []
+    return [now.with_(workers=0, persistent_workers=False, prefetch_factor=None)]
+
+
+def _pin(now: TrainConfig, facts: Facts) -> list[TrainConfig]:
+    return [now.with_(pin_memory=True)]
+
+
+def _bf16(now: TrainConfig, facts: Facts) -> list[TrainConfig]:
+    return [now.with_(precision="bf16")]
+
+
+def _channels_last(now: TrainConfig, facts: Facts) -> list[TrainConfig]:
+    return [now.with_(memory_format="channels_last")]
+
+
+def _batch(now: TrainConfig, facts: Facts) -> list[TrainConfig]:
+    return [now.with_(batch_size=max(now.batch_size, facts.knee(now)))]
+
+
+_PROPOSE: dict[str, Callable[[TrainConfig, Facts], list[TrainConfig]]] = {
+    "workers": _workers,
+    "pre-decode": _pre_decode,
+    "card-decode": _card_decode,
+    "fewer-workers": _fewer_workers,
+    "pin": _pin,
+    "bf16": _bf16,
+    "channels-last": _channels_last,
+    "batch": _batch,
+}

@@ -1,0 +1,132 @@
+"""One trial: the run as it is and the same run with a change, in turn; if it is faster, whether it still learns."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+
+import msgspec
+
+from gpuworkshop.child import Tell
+from gpuworkshop.instruments import arms
+from gpuworkshop.instruments.feed import LoaderFault
+from gpuworkshop.loop.learning import Judgement, Learned, judge
+from gpuworkshop.loop.remedies import explaining
+from gpuworkshop.machine import allocation
+from gpuworkshop.machine.conditions import conditions
+from gpuworkshop.report import Origin
+from gpuworkshop.timing import Comparison, Plan, Rate, clock_for, in_turn, plan_for
+from gpuworkshop.workloads import images, pictures
+from gpuworkshop.workloads.config import Job, TrainConfig, changed
+from gpuworkshop.workloads.train import Training, build, default_device, endless
+
+SEEDS = (0, 1)
+"""Seeds of the unchanged run that a changed one is held against."""
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """What one change did. ``comparison`` is after / before; None when the changed run could not be measured."""
+
+    before: TrainConfig
+    after: TrainConfig
+    changed: tuple[str, ...]
+    comparison: Comparison | None
+    rate_before: Rate | None
+    rate_after: Rate | None
+    learning: Judgement | None
+    kept: bool
+    why: str
+    paid_once_seconds: float
+    origin: Origin
+
+
+class Bench:
+    """Where trials of one job are made: the device, its plan, the held-out pictures, the unchanged run's learning."""
+
+    def __init__(self, job: Job, reference: TrainConfig, device: str | None = None, plan: Plan | None = None):
+        self.job, self.reference = job, reference
+        self.device = device or default_device()
+        self.plan, self.clock = plan or plan_for(self.device), clock_for(self.device)
+        self._learned: dict[int, list[Learned]] = {}
+        self._held_out: images.HeldOut | None = None
+
+    def build(self, config: TrainConfig, seed: int | None = None) -> Training:
+        """A training run of this job."""
+        job = self.job if seed is None else msgspec.structs.replace(self.job, seed=seed)
+        return build(config, job, self.device)
+
+    def trial(self, before: TrainConfig, after: TrainConfig, tell: Tell | None = None) -> Trial:
+        """Measure ``after`` against ``before`` in turn. More than one remedy's change is measured, never kept."""
+        tell = tell or Tell()
+        began = time.perf_counter()
+        try:
+            slow, fast = self.build(before), self.build(after)
+        except LoaderFault as fault:
+            return self._refused(before, after, str(fault))
+        paid = time.perf_counter() - began if after.data_path == "pre-decoded" != before.data_path else 0.0
+        with ExitStack() as stack:
+            in_trial = [stack.enter_context(arms.real(name, run)) for name, run in (("before", slow), ("after", fast))]
+            try:
+                rounds = in_turn(in_trial, self.clock, self.plan, progress=lambda share: tell.progress(0.8 * share))
+            except LoaderFault as fault:
+                return self._refused(before, after, str(fault))
+        comparison = rounds.compare("before", "after")
+        remedy = explaining(before, after)
+        learning = None
+        if comparison.verdict == "faster":
+            tell.progress(0.8, "does it still learn?")
+            learning = self.judge(after, remedy.numerics if remedy else "training")
+        kept, why = _decision(comparison, learning, changed(before, after), remedy is not None)
+        return Trial(
+            before, after, changed(before, after), comparison, rounds.rate("before"), rounds.rate("after"),
+            learning, kept, why, paid, self._origin(),
+        )  # fmt: skip
+
+    def _refused(self, before: TrainConfig, after: TrainConfig, why: str) -> Trial:
+        nothing = (None, None, None, None)
+        return Trial(
+            before, after, changed(before, after), *nothing, False, f"not possible: {why}", 0.0, self._origin()
+        )
+
+    def _origin(self) -> Origin:
+        return conditions(self.device).origin
+
+    def judge(self, config: TrainConfig, numerics) -> Judgement:
+        """Train ``config`` for the preset's samples and hold it against the unchanged run."""
+        first = self.build(config)
+        if not first.can_learn:
+            return Judgement(None, "learning not judged: the pictures have no classes")
+        if not self._learned:
+            quick = self.reference.with_(workers=allocation.cpus().count)  # workers never change what a batch holds
+            self._learned = {seed: self.learn(self.build(quick, seed)) for seed in SEEDS}
+        return judge(list(self._learned.values()), self.learn(first), numerics)
+
+    def learn(self, training: Training) -> Learned:
+        """Loss on held-out pictures before and after the preset's number of training samples."""
+        if self._held_out is None:
+            shown = pictures.held_out_set(self.job.data)
+            self._held_out = images.held_out(shown, self.job.sizes.picture_px, training.prepare)
+        training.use_precision()
+        start, seen = training.held_out_loss(self._held_out), 0
+        for batch in endless(training.loader):
+            x, y = training.prepare(batch)
+            training.step(x, y)
+            seen += len(y)
+            if seen >= self.job.sizes.learning_samples:
+                break
+        return Learned(seen, start, training.held_out_loss(self._held_out))
+
+
+def _decision(
+    comparison: Comparison, learning: Judgement | None, names: tuple[str, ...], one_change: bool
+) -> tuple[bool, str]:
+    """Whether a trial's change is kept, and why."""
+    if not names:
+        return False, "nothing was changed"
+    if not one_change:
+        return False, f"cannot be attributed: {', '.join(names)} changed at once ({comparison})"
+    if comparison.verdict != "faster":
+        return False, str(comparison)
+    if learning and learning.ok is False:
+        return False, f"{comparison}, but {learning.says}"
+    return True, str(comparison)

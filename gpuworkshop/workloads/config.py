@@ -1,0 +1,116 @@
+"""What a run can be asked to do: the settings that a remedy may change, and the frozen naive starts."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import msgspec
+
+DataPath = Literal["cpu-decode", "card-decode", "pre-decoded"]
+Precision = Literal["fp32", "tf32", "bf16"]
+MemoryFormat = Literal["contiguous", "channels_last"]
+
+
+class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings of one training run; only what some remedy changes. The defaults are the naive start.
+
+    Raises ValueError for combinations that PyTorch would refuse, in one clear line.
+    """
+
+    data_path: DataPath = "cpu-decode"
+    workers: int = 0
+    prefetch_factor: int | None = None
+    pin_memory: bool = False
+    persistent_workers: bool = False
+    batch_size: int = 32
+    precision: Precision = "fp32"
+    memory_format: MemoryFormat = "contiguous"
+
+    def __post_init__(self):
+        if self.workers < 0:
+            raise ValueError(f"workers is {self.workers}: it counts processes, 0 or more")
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size is {self.batch_size}: a batch holds at least 1 sample")
+        if self.workers == 0 and self.persistent_workers:
+            raise ValueError("persistent_workers needs workers: with 0 workers there is no process to keep")
+        if self.workers == 0 and self.prefetch_factor is not None:
+            raise ValueError("prefetch_factor needs workers: with 0 workers nobody loads ahead")
+        if self.prefetch_factor is not None and self.prefetch_factor < 1:
+            raise ValueError(f"prefetch_factor is {self.prefetch_factor}: each worker loads at least 1 batch ahead")
+
+    def with_(self, **changes) -> TrainConfig:
+        """A copy with some settings changed; checked like a new one."""
+        return msgspec.convert({**msgspec.structs.asdict(self), **changes}, TrainConfig)
+
+
+def changed(before: TrainConfig, after: TrainConfig) -> tuple[str, ...]:
+    """The names of the settings that differ between two configs."""
+    return tuple(name for name in TrainConfig.__struct_fields__ if getattr(before, name) != getattr(after, name))
+
+
+class Preset(msgspec.Struct, frozen=True):
+    """A workload of fixed size: model, pictures, learning rate, and the naive start of the loop."""
+
+    name: str
+    model: str
+    picture_px: int
+    """Side of the square that the model sees, in pixels."""
+    stored_px: int
+    """Side of a pre-decoded picture, in pixels."""
+    pictures: int
+    learning_rate: float
+    learning_samples: int
+    """Samples that a run trains on before the gate looks at its loss."""
+    threads: int | None
+    """Threads of the training process; None leaves PyTorch's choice."""
+    start: TrainConfig = TrainConfig()
+
+
+TINY = Preset("tiny", "small-cnn", 64, 72, 1024, 3e-3, 1600, threads=1)
+CARD = Preset("card", "resnet50", 224, 256, 4096, 1e-3, 4096, threads=None)
+PRESETS = {preset.name: preset for preset in (TINY, CARD)}
+
+CLASSES = 8
+HELD_OUT = 512
+"""Pictures that are never trained on; the loss on them says whether a run learned."""
+
+
+class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which training job is meant: a preset, the learner's own pictures if any, a planted wait, a seed."""
+
+    preset: str = "tiny"
+    data: str | None = None
+    """A folder of pictures instead of the set that the kit writes; one folder per class, or none."""
+    storage_wait: float = 0.0
+    """Planted: seconds that every file read really waits, to stand for slow storage. 0 plants nothing."""
+    seed: int = 0
+
+    def __post_init__(self):
+        if self.preset not in PRESETS:
+            raise ValueError(f"no preset {self.preset!r}: there are {' and '.join(PRESETS)}")
+        if not 0 <= self.storage_wait <= 10:
+            raise ValueError(f"storage_wait is {self.storage_wait} s: between 0 and 10")
+
+    @property
+    def sizes(self) -> Preset:
+        """The preset by value."""
+        return PRESETS[self.preset]
+
+    @property
+    def title(self) -> str:
+        """What the learner reads: the workload, its pictures, and anything planted."""
+        words = [f"{self.sizes.model} at {self.sizes.picture_px} px"]
+        if self.data:
+            words.append("own pictures")
+        if self.storage_wait:
+            words.append(f"planted wait of {self.storage_wait * 1000:g} ms a file")
+        return ", ".join(words)
+
+
+def seconds(text: str) -> float:
+    """A duration such as ``90s``, ``2m`` or ``45`` in seconds; ValueError for anything else."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m|min)?\s*", text)
+    if not found:
+        raise ValueError(f"{text!r} is not a duration: write 90s or 2m")
+    return float(found[1]) * (60 if found[2] in ("m", "min") else 1)

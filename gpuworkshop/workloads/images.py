@@ -1,0 +1,187 @@
+"""Training on pictures: three data paths to the same batch, two networks, and the loss on held-out pictures.
+
+The data paths differ in where a JPEG becomes a tensor, never in what the model sees (random resized crop, flip,
+normalize):
+
+- ``cpu-decode``: the loader's processes decode, crop and normalize; a batch is float32 (B, 3, px, px).
+- ``card-decode``: the loader reads bytes; the card decodes, crops and normalizes.
+- ``pre-decoded``: decoded once into one uint8 file; the loader copies rows, the device crops and normalizes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
+from torchvision.io import decode_jpeg, read_file
+from torchvision.models import resnet50
+from torchvision.transforms import v2
+
+from gpuworkshop.workloads.config import Job, TrainConfig
+from gpuworkshop.workloads.pictures import Pictures, open_rgb, pre_decode
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+SCALE, RATIO = (0.25, 1.0), (3 / 4, 4 / 3)
+"""Area and aspect ratio of a random crop, relative to the picture."""
+
+
+class JpegFiles(Dataset):
+    """Decode a JPEG and transform it, one sample at a time: the ordinary way."""
+
+    def __init__(self, pictures: Pictures, px: int, storage_wait: float = 0.0):
+        self.pictures, self.storage_wait = pictures, storage_wait
+        self.transform = v2.Compose(
+            [
+                v2.RandomResizedCrop(px, scale=SCALE, ratio=RATIO),
+                v2.RandomHorizontalFlip(),
+                v2.ToImage(),
+                v2.ToDtype(torch.float32, scale=True),
+                v2.Normalize(MEAN, STD),
+            ]
+        )
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return self.transform(open_rgb(self.pictures.files[index], self.storage_wait)), self.pictures.labels[index]
+
+
+class JpegBytes(Dataset):
+    """Only read the file: decoding is left to the card."""
+
+    def __init__(self, pictures: Pictures, storage_wait: float = 0.0):
+        self.pictures, self.storage_wait = pictures, storage_wait
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        time.sleep(self.storage_wait)
+        return read_file(self.pictures.files[index]), self.pictures.labels[index]
+
+
+class Decoded(Dataset):
+    """Rows of one uint8 file (N, 3, S, S), a whole batch at a time."""
+
+    def __init__(self, file: Path, labels: tuple[int, ...], storage_wait: float = 0.0):
+        self.pictures = torch.from_numpy(np.load(file, mmap_mode="c"))  # mapped, not read; never written back
+        self.labels, self.storage_wait = torch.tensor(labels), storage_wait
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, indices: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        time.sleep(self.storage_wait)  # one read for the whole batch
+        return self.pictures[indices], self.labels[indices]
+
+
+def bytes_and_labels(samples: list) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Collate undecoded pictures: they differ in length, so they stay a list."""
+    return [data for data, _ in samples], torch.tensor([label for _, label in samples])
+
+
+def loader(config: TrainConfig, job: Job, pictures: Pictures) -> DataLoader:
+    """The DataLoader of a config. ValueError when the set is smaller than one batch."""
+    if len(pictures) < config.batch_size:
+        raise ValueError(
+            f"the data set has {len(pictures)} pictures, fewer than one batch of {config.batch_size}: "
+            f"no full batch to train on; use batch_size <= {len(pictures)}"
+        )
+    knobs = dict(
+        num_workers=config.workers,
+        pin_memory=config.pin_memory,
+        persistent_workers=config.persistent_workers,
+        prefetch_factor=config.prefetch_factor,
+    )
+    if config.data_path == "pre-decoded":
+        rows = Decoded(pre_decode(pictures, job.sizes.stored_px), pictures.labels, job.storage_wait)
+        batches = BatchSampler(RandomSampler(rows), config.batch_size, drop_last=True)
+        return DataLoader(rows, sampler=batches, batch_size=None, **knobs)
+    if config.data_path == "card-decode":
+        files, knobs["collate_fn"] = JpegBytes(pictures, job.storage_wait), bytes_and_labels
+    else:
+        files = JpegFiles(pictures, job.sizes.picture_px, job.storage_wait)
+    return DataLoader(files, config.batch_size, shuffle=True, drop_last=True, **knobs)
+
+
+class Prepare:
+    """What is left to do to a loader's batch on the device: copy, decode, crop, normalize, lay out in memory.
+
+    ``prepare((pictures, labels))`` gives float32 (B, 3, px, px) and int64 (B,), both on ``device``.
+    """
+
+    def __init__(self, config: TrainConfig, px: int, device: str):
+        self.config, self.px, self.device = config, px, device
+        self.mean = torch.tensor(MEAN, device=device).view(1, 3, 1, 1)
+        self.std = torch.tensor(STD, device=device).view(1, 3, 1, 1)
+
+    def __call__(self, batch) -> tuple[torch.Tensor, torch.Tensor]:
+        pictures, labels = batch
+        if self.config.data_path == "card-decode":
+            decoded = decode_jpeg(pictures, device=self.device)
+            pictures = torch.cat([self.crop(picture[None]) for picture in decoded])
+        else:
+            pictures = pictures.to(self.device, non_blocking=True)
+            if self.config.data_path == "pre-decoded":
+                pictures = self.crop(pictures)
+        if self.config.memory_format == "channels_last":
+            pictures = pictures.contiguous(memory_format=torch.channels_last)
+        return pictures, labels.to(self.device, non_blocking=True)
+
+    def crop(self, pictures: torch.Tensor) -> torch.Tensor:
+        """Random resized crop, flip and normalize a uint8 batch (B, 3, H, W) in one go on its device."""
+        return self.normalize(random_crop(pictures, self.px).div_(255))
+
+    def normalize(self, pictures: torch.Tensor) -> torch.Tensor:
+        """Subtract the mean and divide by the spread of each channel."""
+        return pictures.sub_(self.mean).div_(self.std)
+
+
+def random_crop(pictures: torch.Tensor, px: int) -> torch.Tensor:
+    """A different random resized crop and flip for each picture: uint8 (B, 3, H, W) -> float32 (B, 3, px, px)."""
+    count, device = len(pictures), pictures.device
+    area = torch.empty(count, device=device).uniform_(*SCALE)
+    ratio = torch.empty(count, device=device).uniform_(np.log(RATIO[0]), np.log(RATIO[1])).exp_()
+    wide, tall = (area * ratio).sqrt_().clamp_(max=1), (area / ratio).sqrt_().clamp_(max=1)
+    flip = torch.randint(0, 2, (count,), device=device) * 2 - 1
+    box = torch.zeros(count, 2, 3, device=device)
+    box[:, 0, 0], box[:, 1, 1] = wide * flip, tall
+    box[:, 0, 2] = (torch.rand(count, device=device) * 2 - 1) * (1 - wide)
+    box[:, 1, 2] = (torch.rand(count, device=device) * 2 - 1) * (1 - tall)
+    grid = nn.functional.affine_grid(box, [count, 3, px, px], align_corners=False)
+    return nn.functional.grid_sample(pictures.float(), grid, mode="bilinear", align_corners=False)
+
+
+def network(name: str, classes: int) -> nn.Module:
+    """The preset's network with random weights: ``small-cnn`` (two convolutions) or ``resnet50``."""
+    if name == "resnet50":
+        return resnet50(num_classes=classes)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.BatchNorm2d(8), nn.ReLU(),
+        nn.Conv2d(8, 16, 3, stride=2, padding=1), nn.BatchNorm2d(16), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, classes),
+    )  # fmt: skip
+
+
+class HeldOut(msgspec.Struct, frozen=True):
+    """Held-out pictures, decoded, cropped to the middle and normalized, on the device."""
+
+    pictures: torch.Tensor
+    labels: torch.Tensor
+
+    def batches(self, size: int = 128) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Slices of at most ``size`` pictures with their labels."""
+        return zip(self.pictures.split(size), self.labels.split(size), strict=True)
+
+
+def held_out(pictures: Pictures, px: int, prepare: Prepare) -> HeldOut:
+    """Load held-out pictures for ``prepare``'s device."""
+    rows = torch.from_numpy(np.load(pre_decode(pictures, px))).to(prepare.device)
+    return HeldOut(prepare.normalize(rows.float().div_(255)), torch.tensor(pictures.labels, device=prepare.device))

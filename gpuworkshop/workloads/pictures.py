@@ -1,0 +1,207 @@
+"""The pictures: a set of JPEG files that the kit writes itself, or a folder of the learner's own.
+
+A picture of the set is 500 x 375 pixels of textured shapes in one of eight hues. The hue is the class, so a network
+can learn it, and it survives crop and flip. Everything follows from the picture's number: the set is the same
+everywhere. It is written once into a cache folder (``$GPUWORKSHOP_CACHE``, or ``~/.cache/gpuworkshop``).
+"""
+
+from __future__ import annotations
+
+import colorsys
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from gpuworkshop.machine import allocation
+from gpuworkshop.workloads.config import CLASSES, HELD_OUT
+
+WIDTH, HEIGHT, QUALITY = 500, 375, 90
+VERSION = 1
+"""Part of the cache folder's name: raise it when a change makes other pictures."""
+SUFFIXES = (".jpg", ".jpeg")
+EVERY = 5
+"""One in so many pictures of a folder is held out."""
+
+Progress = Callable[[float], None]
+
+
+def _quiet(share: float) -> None:
+    pass
+
+
+class Pictures(msgspec.Struct, frozen=True):
+    """Files with their class; ``classes`` is 1 when the folder has no classes, and then nothing can be learned."""
+
+    files: tuple[str, ...]
+    labels: tuple[int, ...]
+    classes: int
+    own: bool = False
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def part(self, chosen: Callable[[int], bool]) -> Pictures:
+        """The pictures at the chosen positions."""
+        at = [position for position in range(len(self)) if chosen(position)]
+        files, labels = tuple(self.files[n] for n in at), tuple(self.labels[n] for n in at)
+        return msgspec.structs.replace(self, files=files, labels=labels)
+
+
+def cache_folder() -> Path:
+    """Where written pictures are kept; a temporary folder when the usual place cannot be written."""
+    usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuworkshop"
+    folder = Path(os.environ.get("GPUWORKSHOP_CACHE") or usual)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError:
+        folder = Path(tempfile.gettempdir()) / f"gpuworkshop-cache-{os.getuid()}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return folder
+
+
+def training_set(count: int, data: str | None = None, progress: Progress = _quiet) -> Pictures:
+    """The pictures to train on: ``count`` of the kit's own, or those of the folder ``data`` that are not held out."""
+    if data is not None:
+        return read_folder(data).part(lambda position: position % EVERY != 0 or position >= EVERY * HELD_OUT)
+    return written_set("train", range(count), progress)
+
+
+def held_out_set(data: str | None = None, progress: Progress = _quiet) -> Pictures:
+    """Pictures that are never trained on: the kit's own, or every fifth of the folder ``data``, 512 at most."""
+    if data is not None:
+        return read_folder(data).part(lambda position: position % EVERY == 0 and position < EVERY * HELD_OUT)
+    first = 1_000_000
+    return written_set("held-out", range(first, first + HELD_OUT), progress)
+
+
+def read_folder(folder: str) -> Pictures:
+    """The JPEG files below ``folder``; each folder that holds some is a class. ValueError when there are none."""
+    root = Path(folder).expanduser()
+    if not root.is_dir():
+        raise ValueError(f"no folder {folder!r}")
+    files = sorted(f for f in root.rglob("*") if f.suffix.lower() in SUFFIXES and f.is_file())
+    if not files:
+        raise ValueError(f"no JPEG file (.jpg, .jpeg) in {folder!r} or below")
+    names = sorted({file.parent for file in files})
+    labels = tuple(names.index(file.parent) for file in files)
+    return Pictures(tuple(map(str, files)), labels, classes=len(names), own=True)
+
+
+def written_set(name: str, numbers: Sequence[int], progress: Progress = _quiet) -> Pictures:
+    """The kit's pictures with these numbers; written first if they are not in the cache."""
+    folder = cache_folder() / f"pictures-v{VERSION}-{name}-{len(numbers)}"
+    if not folder.exists():
+        _write_all(folder, numbers, progress)
+    files = tuple(str(folder / f"{number}.jpg") for number in numbers)
+    return Pictures(files, tuple(number % CLASSES for number in numbers), CLASSES)
+
+
+def _write_all(folder: Path, numbers: Sequence[int], progress: Progress) -> None:
+    """Write into a temporary folder and rename it: whoever is first wins, nobody sees half a set."""
+    half = Path(tempfile.mkdtemp(prefix=folder.name, dir=folder.parent))
+    try:
+        in_threads(partial(write_picture, str(half)), numbers, progress)
+        try:
+            half.rename(folder)
+        except OSError:
+            if not folder.exists():
+                raise
+    finally:
+        shutil.rmtree(half, ignore_errors=True)
+
+
+def in_threads(work: Callable, items: Sequence, progress: Progress) -> list:
+    """``[work(item) for item in items]`` over this allocation's CPUs (the picture library runs without the GIL)."""
+    done = []
+    with ThreadPoolExecutor(allocation.cpus().count) as pool:
+        for result in pool.map(work, items):
+            done.append(result)
+            if len(done) % 32 == 0:
+                progress(len(done) / len(items))
+    return done
+
+
+def write_picture(folder: str, number: int) -> None:
+    """Write picture ``number`` as ``folder/number.jpg``."""
+    draw(number).save(Path(folder) / f"{number}.jpg", quality=QUALITY)
+
+
+def draw(number: int):
+    """Picture ``number`` as a PIL image: textured shapes in the hue of its class, ``number % CLASSES``."""
+    from PIL import Image
+
+    random = np.random.default_rng(number)
+    light = sum(weight * _noise(random, cells) for cells, weight in ((4, 0.45), (16, 0.25), (64, 0.2), (500, 0.1)))
+    for _ in range(6):
+        light += _ellipse(random)
+    light = np.clip(0.5 + 0.5 * (light - light.mean()), 0.06, 0.94)[..., None]
+    hue = (number % CLASSES + random.uniform(-0.15, 0.15)) / CLASSES
+    color = np.array(colorsys.hsv_to_rgb(hue % 1, random.uniform(0.65, 0.95), 1.0), dtype=np.float32)
+    shaded = np.where(light < 0.5, 2 * light * color, 1 - 2 * (1 - light) * (1 - color))
+    return Image.fromarray((255 * shaded).astype(np.uint8))
+
+
+def _noise(random: np.random.Generator, cells: int) -> np.ndarray:
+    """Smooth noise in [-1, 1] with ``cells`` bumps across the picture."""
+    from PIL import Image
+
+    rows = max(2, cells * HEIGHT // WIDTH)
+    coarse = Image.fromarray(random.uniform(-1, 1, (rows, cells)).astype(np.float32))
+    return np.asarray(coarse.resize((WIDTH, HEIGHT), Image.Resampling.BILINEAR))
+
+
+def _ellipse(random: np.random.Generator) -> np.ndarray:
+    """A lighter or darker ellipse somewhere in the picture."""
+    x, y = np.ogrid[:HEIGHT, :WIDTH]
+    row, column = random.uniform(0, HEIGHT), random.uniform(0, WIDTH)
+    tall, wide = random.uniform(20, 120, 2)
+    inside = ((x - row) / tall) ** 2 + ((y - column) / wide) ** 2 < 1
+    return np.float32(random.uniform(-0.8, 0.8)) * inside
+
+
+def open_rgb(file: str, storage_wait: float = 0.0):
+    """A picture file as a decoded RGB PIL image, after a planted wait of so many seconds."""
+    from PIL import Image
+
+    time.sleep(storage_wait)
+    with Image.open(file) as image:
+        return image.convert("RGB")
+
+
+def pre_decode(pictures: Pictures, px: int, progress: Progress = _quiet) -> Path:
+    """Decode all pictures once into a uint8 file (N, 3, px, px) in the cache; returns its path."""
+    file = cache_folder() / f"decoded-{px}px-{fingerprint(pictures)}.npy"
+    if not file.exists():
+        rows = in_threads(partial(square, px), pictures.files, progress)
+        half = file.with_suffix(f".{time.time_ns()}.npy")
+        np.save(half, np.stack(rows))
+        half.replace(file)
+    return file
+
+
+def fingerprint(pictures: Pictures) -> str:
+    """A short name for exactly these files, their sizes and times."""
+    found = hashlib.sha256()
+    for file in pictures.files:
+        seen = Path(file).stat()
+        found.update(f"{file}\0{seen.st_size}\0{seen.st_mtime_ns}\0".encode())
+    return found.hexdigest()[:16]
+
+
+def square(px: int, file: str) -> np.ndarray:
+    """The middle of a picture as uint8 (3, px, px)."""
+    image = open_rgb(file)
+    side = min(image.size)
+    left, top = (image.width - side) // 2, (image.height - side) // 2
+    return np.asarray(image.resize((px, px), box=(left, top, left + side, top + side))).transpose(2, 0, 1)

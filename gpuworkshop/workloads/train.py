@@ -1,0 +1,130 @@
+"""The training script of the course, to be read in one sitting: every setting of a run is a flag.
+
+Run it as it stands::
+
+    python -m gpuworkshop.workloads.train --preset tiny --workers 2 --steps 100
+
+The instruments build the same objects with :func:`build` and measure the same lines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import typing
+from collections.abc import Iterator
+
+import msgspec
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from gpuworkshop.workloads import images, pictures
+from gpuworkshop.workloads.config import PRESETS, Job, TrainConfig
+
+
+class Training:
+    """One training run: a loader, what is left to do to its batches, a model and a step.
+
+    ``for batch in t.loader: loss = t.step(*t.prepare(batch))``
+    """
+
+    def __init__(self, config: TrainConfig, job: Job, device: str):
+        torch.manual_seed(job.seed)
+        if job.sizes.threads:
+            torch.set_num_threads(job.sizes.threads)
+        train = pictures.training_set(job.sizes.pictures, job.data)
+        self.config, self.job, self.device, self.can_learn = config, job, device, train.classes > 1
+        self.loader: DataLoader = images.loader(config, job, train)
+        self.prepare = images.Prepare(config, job.sizes.picture_px, device)
+        self.model = images.network(job.sizes.model, train.classes).to(device, memory_format=self.layout)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=job.sizes.learning_rate)
+
+    @property
+    def layout(self) -> torch.memory_format:
+        """The memory format of weights and pictures."""
+        return torch.channels_last if self.config.memory_format == "channels_last" else torch.contiguous_format
+
+    def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Mean cross entropy of a prepared batch: x (B, 3, px, px), y (B,)."""
+        with torch.autocast(self.device.split(":")[0], torch.bfloat16, enabled=self.config.precision == "bf16"):
+            return nn.functional.cross_entropy(self.model(x), y)
+
+    def step(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Forward, backward, update; returns the loss, still on the device."""
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self.loss(x, y)
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+    def use_precision(self) -> None:
+        """Allow TF32 in float32 products or not, as the config says. Process-wide, so call it before a block."""
+        mode = "tf32" if self.config.precision == "tf32" else "ieee"
+        torch.backends.cuda.matmul.fp32_precision = mode
+        torch.backends.cudnn.conv.fp32_precision = mode
+
+    @torch.no_grad()
+    def held_out_loss(self, held_out: images.HeldOut) -> float:
+        """Mean loss on held-out pictures, with the statistics of each batch (a short run has no running ones)."""
+        losses = [self.loss(x.contiguous(memory_format=self.layout), y) * len(y) for x, y in held_out.batches()]
+        return float(torch.stack(losses).sum()) / len(held_out.labels)
+
+
+def build(config: TrainConfig, job: Job, device: str | None = None) -> Training:
+    """The training run of a config on ``device`` (default: the card, if there is one)."""
+    return Training(config, job, device or default_device())
+
+
+def default_device() -> str:
+    """The first card that PyTorch sees, else the CPU."""
+    return "cuda:0" if torch.cuda.is_available() else "cpu"
+
+
+def endless(loader: DataLoader) -> Iterator:
+    """Batches of one epoch after the other."""
+    while True:
+        yield from loader
+
+
+def parse(arguments: list[str] | None) -> tuple[TrainConfig, Job, argparse.Namespace]:
+    """The command line: each field of the config is a flag."""
+    parser = argparse.ArgumentParser(prog="train", description="Train on pictures and print the loss.")
+    parser.add_argument("--preset", choices=PRESETS, default="tiny")
+    parser.add_argument("--data", help="a folder of JPEG files instead of the written set")
+    parser.add_argument("--storage-wait", type=float, default=0.0, help="planted seconds of waiting for each file")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--device", help="default: the card, if there is one")
+    for field in msgspec.structs.fields(TrainConfig):
+        flag = "--" + field.name.replace("_", "-")
+        if isinstance(field.default, bool):
+            parser.add_argument(flag, action="store_true")
+        elif typing.get_origin(field.type) is typing.Literal:
+            parser.add_argument(flag, choices=typing.get_args(field.type), default=field.default)
+        else:
+            parser.add_argument(flag, type=int, default=field.default)
+    given = parser.parse_args(arguments)
+    try:
+        config = TrainConfig(**{name: getattr(given, name) for name in TrainConfig.__struct_fields__})
+        return config, Job(given.preset, given.data, given.storage_wait, given.seed), given
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Train for some steps; print the loss and the throughput as it goes."""
+    config, job, given = parse(arguments)
+    training = build(config, job, given.device)
+    training.use_precision()
+    began, seen = time.perf_counter(), 0
+    for step, batch in zip(range(1, given.steps + 1), endless(training.loader), strict=False):
+        x, y = training.prepare(batch)
+        loss = training.step(x, y)
+        seen += len(y)
+        if step % 10 == 0 or step == given.steps:
+            print(f"step {step:4d}  loss {loss.item():.3f}  {seen / (time.perf_counter() - began):,.0f} images/s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,327 @@
+# %% title [markdown]
+# # 4. Starve: does the step wait for data?
+#
+# About 20 minutes. At the end you can say whether a training job waits for its data, how much faster it could get
+# at most if it did not, and which single change to try first. You make that change, and prove that it helped.
+#
+# Everything is measured on the machine in front of you. Without a card the training runs on the CPU, with a
+# network small enough for it. A number from anywhere else says where it comes from.
+#
+# This chapter follows the AICR Training Workshop 2, "Optimizing GPU usage on AICR", by Northeastern University
+# Research Computing, presented by Arsalan Akhter. What that workshop states stands here beside what you measure.
+
+# %% setup
+import time
+
+import numpy as np
+import torch
+from IPython.display import display
+from PIL import Image
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from gpuworkshop.course import exercise, lesson, predict, progress, quiz, replay
+from gpuworkshop.instruments import starve
+from gpuworkshop.loop import climb
+from gpuworkshop.workloads import pictures
+from gpuworkshop.workloads.config import Job, TrainConfig
+
+chapter = lesson.begin()
+launcher = ()  # ("srun", "--gres=gpu:1", "--cpus-per-task=8") would borrow a card, only to measure
+job = Job("card" if launcher or torch.cuda.is_available() else "tiny")
+
+# %% idea [markdown] minutes=1
+# ## The idea
+#
+# A factory turns one load of material into goods in 8 ms. The truck that brings the next load takes 50 ms. The
+# factory stands still most of the time, and nothing is wrong with it. A faster factory would only stand still
+# for longer.
+#
+# In training the factory is the step: forward, backward, update. The truck is the **DataLoader**: the part of
+# PyTorch that reads and batches data and hands it to the GPU. A step that waits for it is *starved*. From outside
+# you see low **GPU utilization**: the share of the last second in which the GPU ran any work at all.
+
+# %% first-guess [markdown] minutes=2
+# ## Guess, then measure
+#
+# The job: read JPEG files, decode and crop them one by one, and train a network on batches of 32. Every setting is
+# PyTorch's default, and so `num_workers` is 0.
+
+# %% guess-wait
+predict.guess("04-wait", "How much of its time does the step of this job wait for data?", "%", 0, 100)
+
+# %% two-timings [markdown]
+# The workshop's diagnostic is two timings: the loader alone, then forward and backward alone, on a batch that is
+# there already. If the loader takes longer, the job is data bound, and no change to the model will help. Here it
+# is in plain PyTorch.
+
+# %% dataset
+px, device = job.sizes.picture_px, "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class JpegFiles(Dataset):
+    """Decodes one picture at a time, as most training scripts do."""
+
+    def __init__(self, files):
+        self.files = files
+
+    def __len__(self):
+        return len(self.files)
+
+    def __getitem__(self, index):
+        picture = Image.open(self.files[index]).convert("RGB").resize((px, px))
+        return torch.from_numpy(np.array(picture)).permute(2, 0, 1) / 255
+
+
+files = pictures.training_set(job.sizes.pictures, progress=chapter.bar("drawing pictures")).files
+loader = DataLoader(JpegFiles(files), batch_size=32, shuffle=True)
+
+# %% time-loader
+count = 8 if device == "cpu" else 50
+batches = iter(loader)
+
+began = time.perf_counter()
+for _ in range(count):
+    batch = next(batches)
+loader_ms = 1000 * (time.perf_counter() - began) / count
+
+print(f"The loader alone: {loader_ms:.1f} ms a batch")
+
+# %% time-step
+model = nn.Sequential(
+    nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.BatchNorm2d(8), nn.ReLU(),
+    nn.Conv2d(8, 16, 3, stride=2, padding=1), nn.BatchNorm2d(16), nn.ReLU(),
+    nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 8),
+).to(device)  # fmt: skip
+batch, labels = batch.to(device), torch.randint(8, (32,), device=device)
+wait_for_card = torch.cuda.synchronize if device == "cuda" else lambda: None
+
+for _ in range(count):  # warm up
+    nn.functional.cross_entropy(model(batch), labels).backward()
+wait_for_card()
+
+began = time.perf_counter()
+for _ in range(count):
+    nn.functional.cross_entropy(model(batch), labels).backward()
+wait_for_card()  # without this line only the launches are timed
+step_ms = 1000 * (time.perf_counter() - began) / count
+
+print(f"Forward and backward alone: {step_ms:.1f} ms a batch")
+del model, batch, labels
+torch.cuda.empty_cache()
+
+# %% measured-properly [markdown] minutes=2
+# ## The same question, with an answer to trust
+#
+# Two timings are quick, and often they are enough. But each ran once, nothing says how much the next run would
+# differ, and nothing says how much a better loader could bring. `starve` measures three things in turn, many times:
+#
+# - **now**: the run as it is;
+# - **data ceiling**: the same step on real batches that lie on the device already, the loader stopped;
+# - **loader alone**.
+#
+# It runs in a process of its own, so that this notebook holds no card meanwhile.
+
+# %% starve
+naive = starve.run(job=job, launcher=launcher, progress=chapter.bar("starve"))
+starve.report(naive)
+
+# %% read-starve [markdown]
+# How to read it:
+#
+# - **headroom** is data ceiling / now. It is an upper bound, so it comes with "<=": no change to the loader can bring
+#   more. Where it is near 1, leave the loader alone.
+# - **loader wait** is the share of time that the host spends waiting for the next batch. With a card it is the
+#   **stall**: the card is idle meanwhile.
+# - The two must tell the same story. A step that waits for 90 % of the time works for 10 %, so without the waiting
+#   it would be 10 times as fast. Where they do not fit together, the verdict is "unknown".
+
+# %% compare-wait
+predict.compare("04-wait", 100 * naive.wait_share, naive.origin)
+
+# %% effect-starved
+lesson.effect(
+    "without waiting for data, the step would be faster",
+    naive.headroom,
+    "To see it, write `job = Job(job.preset, storage_wait=0.004)` below the first code cell's last line and run all "
+    "cells again. Every file read then really waits 4 ms, and every result says that this is planted.",
+)
+
+# %% quiz-wasted [markdown] minutes=2
+# ## Check your picture
+
+# %% ask-wasted-share
+quiz.ask("04_starve", "wasted-share")
+
+# %% ask-what-can-help
+quiz.ask("04_starve", "what-can-help")
+
+# %% workers [markdown] minutes=3
+# ## How many workers?
+#
+# `num_workers` is the number of processes that load batches beside the training process. With 0, the training
+# process itself decodes every picture, between two steps. The workshop's rule is to start at CPUs - 1, never at 0.
+#
+# The sweep tries several numbers, up to the CPUs of this session, all in turn.
+
+# %% guess-workers
+predict.guess(
+    "04-workers", f"With 0 workers it was {naive.real}. What will the best number reach?", "images/s", 1, 100_000
+)
+
+# %% sweep
+sweep = starve.run_sweep(job=job, launcher=launcher, progress=chapter.bar("sweep"))
+starve.report(sweep)
+
+# %% compare-workers
+best = max((point for point in sweep.points if point.rate), key=lambda point: point.rate.value)
+predict.compare("04-workers", best.rate, sweep.origin)
+
+# %% read-sweep [markdown]
+# - **One worker brings next to nothing.** One process decoded before, and one decodes now. Only the short step moves
+#   beside it, and every batch must be handed over. On two CPUs the rule gives 1, so the sweep goes one further: two
+#   workers decode side by side, if both CPUs are free.
+# - **Then it flattens.** Workers share the CPUs with each other and with the step. Once the loader keeps up with the
+#   step, one more worker has nothing to bring, and too many can cost something.
+# - The rule is where to start. The sweep is the answer: the smallest number that does as well as the best.
+
+# %% effect-workers
+lesson.effect(
+    "workers make training faster",
+    best.against_zero,
+    "Something else may use the CPUs. The next cell has a variant in which workers help even then: with "
+    "`plant = True` every file read really waits 4 ms, as on slow storage.",
+)
+
+# %% sweep-planted
+plant = False  # True: the variant, named planted in its report; False: the recording of a card, if there is one
+slow = Job(job.preset, storage_wait=0.004)
+planted = starve.run_sweep(job=slow, launcher=launcher, progress=chapter.bar("planted")) if plant else None
+starve.report(planted) if planted else replay.show("sweep")
+
+# %% claims [markdown]
+# The workshop states two rules of thumb about this. They have helped many people. What holds for a job, only a
+# measurement of that job can say, and here is yours.
+
+# %% stated-and-measured
+zero, last = sweep.points[0].rate.value / sweep.ceiling.value, best.rate.value / sweep.ceiling.value
+lesson.claims(
+    sweep.origin,
+    (
+        "Utilization below 60 % almost always points to the data pipeline.",
+        f"The step works for {1 - naive.wait_share:.0%} of the time; the limit is: {naive.limit}.",
+    ),
+    (
+        "num_workers from 0 to 4 or more, one line, often takes utilization from 20 % to 60-80 %.",
+        f"From 0 to {best.workers} workers, throughput goes from {zero:.0%} to {last:.0%} of the data ceiling. "
+        "Utilization rises in step with it.",
+    ),
+)
+
+# %% settings [markdown] minutes=1
+# ## The four settings
+#
+# | setting | what it does | where to start |
+# |---|---|---|
+# | `num_workers` | processes that load in parallel | CPUs - 1, then a sweep |
+# | `pin_memory` | batches in page-locked memory: faster to copy to a card | on with a card |
+# | `persistent_workers` | the workers stay from one epoch to the next | on with workers |
+# | `prefetch_factor` | batches that each worker loads ahead | 2; more if the loader is still slower |
+
+# %% ask-need-workers
+quiz.ask("04_starve", "need-workers")
+
+# %% exercise-knobs [markdown] minutes=4
+# ## Exercise 1: the call
+
+# %% card-knobs
+knobs = exercise.open("04_starve", "knobs")
+display(knobs)
+
+
+# %% answer-knobs
+def make_loader(dataset, batch_size, workers):
+    """A shuffled DataLoader whose four settings suit any number of workers, with a card or without."""
+    ### BEGIN SOLUTION
+    return DataLoader(
+        dataset,
+        batch_size=batch_size,
+        shuffle=True,
+        num_workers=workers,
+        pin_memory=torch.cuda.is_available(),
+        persistent_workers=workers > 0,
+        prefetch_factor=2 if workers > 0 else None,
+    )
+    ### END SOLUTION
+
+
+# %% check-knobs
+knobs.check(make_loader)
+
+# %% exercise-ladder [markdown] minutes=4
+# ## Exercise 2: one rung up
+#
+# More workers spread the decoding over more CPUs. Where that does not suffice, take the work off the CPU:
+#
+# 1. **more workers**, as far as the CPUs go: `start.with_(workers=2)`
+# 2. **decode once**, store the pictures as `uint8`, and crop them on the device:
+#    `start.with_(data_path="pre-decoded")`
+# 3. **decode on the card**, if there is one: `start.with_(data_path="card-decode")`
+# 4. **fewer, larger files** on a fast disk, where it is the reading that takes long
+#
+# `start` is the run that you measured above. Choose one change.
+
+# %% card-ladder
+ladder = exercise.open("04_starve", "ladder")
+display(ladder)
+
+# %% answer-ladder
+start = TrainConfig()
+### BEGIN SOLUTION
+mine = start.with_(data_path="pre-decoded")
+### END SOLUTION
+
+# %% check-ladder
+if mine is ...:
+    trial = ...  # nothing to measure yet
+else:
+    trial = climb.try_one(start, mine, job, launcher=launcher, progress=chapter.bar("trial"))
+ladder.check(trial)
+
+# %% assert-both tags=["solution-only"]
+assert knobs.check(make_loader).done
+assert ladder.check(trial).done
+
+# %% on-a-card [markdown] minutes=1
+# ## The whole ladder, on a card
+#
+# The same naive start, on a card, and then one change after the other, each measured in turn with the run before
+# it. What was tried and not kept stands apart. It is a recording: its mark names the card and the day.
+
+# %% recorded-starve
+replay.show("starve")
+
+# %% recorded-loop
+replay.show("loop")
+
+# %% one-more [markdown]
+# One more question: how all this looks from outside.
+
+# %% ask-loaded
+quiz.ask("04_starve", "loaded-not-running")
+
+# %% take-away [markdown]
+# ## To take away
+#
+# 1. Time the loader alone and the step alone. The slower one sets the pace, and only changing that one helps.
+# 2. Headroom is the most that any loader can bring. Where it is near 1, leave the loader alone.
+# 3. Sweep the workers up to your CPUs. If that does not suffice, decode once or on the card. One change at a time.
+
+# %% done
+progress.chapter("04_starve")
+
+# %% cost
+chapter.cost(naive, launcher)
+
+# %% free-card
+lesson.free_card()

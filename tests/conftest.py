@@ -1,0 +1,47 @@
+"""Rules of every test run: nothing touches the learner's own state, and in CI a skip is a failure."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_IN_CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Point the state folder away from home before anything, a notebook's kernel too, can use it."""
+    state = tempfile.TemporaryDirectory(prefix="gpuworkshop-tests-", ignore_cleanup_errors=True)
+    config.add_cleanup(state.cleanup)
+    os.environ["GPUWORKSHOP_STATE"] = state.name
+
+
+@pytest.fixture(autouse=True)
+def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give each test a state folder of its own."""
+    folder = tmp_path / "gpuworkshop-state"
+    monkeypatch.setenv("GPUWORKSHOP_STATE", str(folder))
+    return folder
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """In CI, report a skipped test as failed, by name and with its reason."""
+    report = yield
+    return _no_skip(report)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    """In CI, report a skipped module as failed, by name and with its reason."""
+    report = yield
+    return _no_skip(report)
+
+
+def _no_skip(report: pytest.TestReport | pytest.CollectReport) -> pytest.TestReport | pytest.CollectReport:
+    if _IN_CI and report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"in CI a skip is a failure. {reason}"
+    return report

@@ -1,0 +1,205 @@
+"""The command line: what each verb asks its instrument for, what it prints where, and its exit code."""
+
+import json
+import sys
+from types import SimpleNamespace
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from gpuworkshop import child, cli
+from gpuworkshop.report import Finding, Origin, Report
+from gpuworkshop.workloads.config import PRESETS, TrainConfig
+
+ORIGIN = Origin("measured here", "a test machine")
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """A result as small as can be."""
+
+    rate: float
+    origin: Origin = ORIGIN
+
+
+class FakeInstrument:
+    """Stands where a verb imports its instrument: notes what it is asked for, then answers or raises."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, tuple, dict[str, Any]]] = []
+        self.level = "ok"
+        self.error: BaseException | None = None
+
+    def _answer(self, door: str, *args: Any, **kwargs: Any) -> Answer:
+        self.asked.append((door, args, kwargs))
+        if self.error:
+            raise self.error
+        return Answer(rate=12.0)
+
+    def run(self, *args: Any, **kwargs: Any) -> Answer:
+        return self._answer("run", *args, **kwargs)
+
+    def run_sweep(self, *args: Any, **kwargs: Any) -> Answer:
+        return self._answer("run_sweep", *args, **kwargs)
+
+    def findings(self, result: Answer) -> tuple[Finding, ...]:
+        return (Finding(self.level, "The step waits"),)
+
+    def report(self, result: Answer) -> Report:
+        return Report("Starve", ORIGIN, self.findings(result))
+
+
+@pytest.fixture
+def instrument(monkeypatch: pytest.MonkeyPatch) -> FakeInstrument:
+    """One fake instead of every instrument that a verb can import."""
+    from gpuworkshop import instruments, loop
+
+    fake = FakeInstrument()
+    for room, name in ((instruments, "starve"), (loop, "climb")):
+        monkeypatch.setitem(sys.modules, f"{room.__name__}.{name}", fake)
+        monkeypatch.setattr(room, name, fake, raising=False)
+    monkeypatch.setattr(cli, "_has_card", lambda: False)
+    return fake
+
+
+def test_starve_asks_for_the_naive_start_of_the_preset_that_suits(instrument, monkeypatch) -> None:
+    assert cli.main(["starve"]) == 0
+    monkeypatch.setattr(cli, "_has_card", lambda: True)
+    assert cli.main(["starve"]) == 0
+    ((_, (config, tiny), how), (_, (_, card), _)) = instrument.asked
+    assert config == PRESETS["tiny"].start
+    assert (tiny.preset, card.preset) == ("tiny", "card")
+    assert how["launcher"] == ()
+
+
+def test_every_setting_reaches_the_config(instrument) -> None:
+    words = "--data-path pre-decoded --workers 3 --prefetch-factor 4 --pin-memory --persistent-workers"
+    words += " --batch-size 64 --precision bf16 --memory-format channels_last"
+    assert cli.main(["starve", *words.split()]) == 0
+    ((_, (config, _), _),) = instrument.asked
+    assert config == TrainConfig("pre-decoded", 3, 4, True, True, 64, "bf16", "channels_last")
+
+
+def test_the_flags_are_the_fields_of_the_config() -> None:
+    assert tuple(cli.Settings.__annotations__) == TrainConfig.__struct_fields__
+    presets = get_args(get_args(cli.Where.__annotations__["preset"])[0])
+    assert set(presets) == set(PRESETS)
+
+
+def test_a_setting_of_zero_is_a_setting(instrument) -> None:
+    assert cli.main(["starve", "--workers", "0"]) == 0
+    assert cli.main(["starve", "--batch-size", "0"]) == 2
+
+
+def test_where_it_runs_reaches_the_instrument(instrument) -> None:
+    words = ["--preset", "card", "--data", "my pictures", "--storage-wait", "20"]
+    assert cli.main(["starve", "--sweep", *words, "--launcher", "srun --gres=gpu:1 -J 'my job'"]) == 0
+    ((door, (_, job), how),) = instrument.asked
+    assert door == "run_sweep"
+    assert (job.preset, job.data, job.storage_wait) == ("card", "my pictures", 0.02)
+    assert how["launcher"] == ("srun", "--gres=gpu:1", "-J", "my job")
+
+
+def test_loop_passes_its_limits_on(instrument) -> None:
+    assert cli.main(["loop", "--budget", "2m", "--max-changes", "3"]) == 0
+    ((_, (job,), how),) = instrument.asked
+    assert (how["budget_seconds"], how["max_changes"], job.preset) == (120.0, 3, "tiny")
+
+
+@pytest.mark.parametrize(("level", "code"), [("ok", 0), ("warning", 0), ("unknown", 0), ("fail", 1)])
+@pytest.mark.parametrize("words", [["starve"], ["starve", "--json"]], ids=["text", "json"])
+def test_only_a_finding_of_level_fail_ends_with_one(instrument, words, level, code) -> None:
+    instrument.level = level
+    assert cli.main(words) == code
+
+
+def test_text_shows_the_report(instrument, capsys) -> None:
+    cli.main(["starve"])
+    assert "The step waits" in capsys.readouterr().out
+
+
+def test_json_is_one_envelope_and_nothing_else(instrument, capsys) -> None:
+    cli.main(["loop", "--json"])
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["result"]["rate"] == 12.0
+    assert shown["origin"]["on"] == "a test machine"
+    assert shown["findings"][0]["title"] == "The step waits"
+    assert shown.keys() == {"kit", "origin", "result", "findings"}
+
+
+BAD = {
+    "no such verb": (["slove"], "slove"),
+    "no such flag": (["starve", "--wokers", "3"], "--wokers"),
+    "not a number": (["starve", "--workers", "many"], "many"),
+    "not a choice": (["starve", "--precision", "fp7"], "fp7"),
+    "a word too many": (["starve", "now"], "now"),
+    "settings that clash": (["starve", "--persistent-workers"], "workers"),
+    "a negative wait": (["starve", "--storage-wait", "-5"], "storage_wait"),
+    "no duration": (["loop", "--budget", "soon"], "--budget: 'soon'"),
+    "an open quote": (["starve", "--preset", "tiny", "--launcher", "srun 'x"], "--launcher"),
+    "a launcher without a preset": (["starve", "--launcher", "srun"], "--preset"),
+}
+
+
+@pytest.mark.parametrize(("words", "says"), BAD.values(), ids=BAD.keys())
+def test_bad_input_is_one_clear_line(instrument, capsys, words, says) -> None:
+    assert cli.main(words) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err.count("\n") == 1
+    assert shown.err.startswith("gpuworkshop: ") and says in shown.err
+    assert instrument.asked == []
+
+
+def test_a_failed_child_is_one_clear_line(instrument, capsys) -> None:
+    instrument.error = child.ChildFailed("ValueError: no folder 'pictures'", log="Traceback ...")
+    assert cli.main(["starve", "--json"]) == 2
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", "gpuworkshop: no folder 'pictures'\n")
+
+
+def test_an_interrupt_is_one_line_and_130(instrument, capsys) -> None:
+    instrument.error = KeyboardInterrupt()
+    assert cli.main(["loop"]) == 130
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err.count("\n") == 1 and "interrupted" in shown.err
+
+
+@pytest.mark.parametrize("error", [ValueError("not the learner's fault"), RuntimeError("nor this")])
+def test_a_bug_is_not_called_bad_input(instrument, error) -> None:
+    instrument.error = error
+    with pytest.raises(type(error), match=str(error)):
+        cli.main(["starve"])
+
+
+def test_native_windows_is_refused_clearly(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(cli.sys, "platform", "win32")
+    assert cli.main(["--help"]) == 2
+    assert "WSL2" in capsys.readouterr().err
+
+
+class NvmlFault(Exception):
+    """What the driver library raises."""
+
+
+@pytest.mark.parametrize(
+    ("visible", "count", "has"),
+    [
+        (None, 2, True),
+        ("0", 2, True),
+        (None, 0, False),
+        ("", 2, False),
+        ("-1", 2, False),
+        (None, None, False),
+    ],
+)
+def test_a_card_is_one_that_the_driver_shows(monkeypatch, visible, count, has) -> None:
+    def init() -> None:
+        if count is None:
+            raise NvmlFault("driver not loaded")
+
+    fake = SimpleNamespace(nvmlInit=init, nvmlDeviceGetCount=lambda: count, NVMLError=NvmlFault)
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert cli._has_card() is has
