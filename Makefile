@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 NOTEBOOKS := $(wildcard notebooks solutions)
 
 .DEFAULT_GOAL := help
-.PHONY: help loop lab test check notebooks bench
+.PHONY: help loop lab test check notebooks tables bench
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -31,6 +31,9 @@ check: $(VENV)/.test ## lint the code
 
 notebooks: $(VENV)/.test ## write the notebooks from their sources in solutions/
 	$(BIN)/python solutions/make.py
+
+tables: $(VENV)/.course ## write the tables of README from the recordings
+	$(BIN)/python -m gpuworkshop.course.tables README.md
 
 bench: $(VENV)/.course ## time the start of the command against bare Python
 	$(BIN)/python tests/bench_start.py

@@ -3,7 +3,7 @@
 Usage from the parent::
 
     result = child.run("gpuworkshop.instruments.starve:in_child", request, type=StarveResult,
-                       launcher=("srun", "--gres=gpu:1"), progress=child.bar("starve"))
+                       launcher=("srun", "--gres=gpu:1"), progress=child.Bar("starve", sys.stderr))
 
 The child runs ``python -m gpuworkshop.child MODULE:FUNCTION``. Its request is one JSON line on stdin, and stdin
 stays open: when it closes, the parent is gone and the child ends itself and everything it started. Messages come
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import multiprocessing
 import os
 import queue
 import signal
@@ -25,7 +26,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 
@@ -55,7 +56,7 @@ class Result(msgspec.Struct, frozen=True, tag="result"):
 
 
 class Failure(msgspec.Struct, frozen=True, tag="failure"):
-    """The child's own exception: type, one-line message, and where it came from."""
+    """The child's own exception: type ("" for bad input, whose message says it all), one line, where it came from."""
 
     kind: str
     message: str
@@ -112,14 +113,14 @@ def run(
     child's own message when it fails, dies, or takes longer than ``timeout`` seconds.
     """
     command = [*launcher, python, "-m", f"{PACKAGE}.child", target]
-    process = _start(command)
     lines: queue.Queue[bytes | None] = queue.Queue()
     log: deque[str] = deque(maxlen=TAIL_LINES)
-    readers = [
-        threading.Thread(target=_read_messages, args=(process.stdout, lines), daemon=True),
-        threading.Thread(target=_read_log, args=(process.stderr, log), daemon=True),
-    ]
+    process = _start(command)
     try:
+        readers = [
+            threading.Thread(target=_read_messages, args=(process.stdout, lines), daemon=True),
+            threading.Thread(target=_read_log, args=(process.stderr, log), daemon=True),
+        ]
         for reader in readers:
             reader.start()
         _send(process, request)
@@ -164,13 +165,16 @@ def _listen(process, lines, log, progress, record, timeout) -> Result | Failure 
         try:
             message = decoder.decode(line)
         except msgspec.DecodeError:
-            log.append(line.decode(errors="replace").rstrip())  # a launcher's own words
+            if words := line.decode(errors="replace").strip():
+                log.append(words)  # a launcher's own
             continue
+        if isinstance(message, Result) and progress is not None:
+            progress(Progress(1.0))
         if isinstance(message, Result | Failure):
             return message
-        if isinstance(message, Progress) and progress:
+        if isinstance(message, Progress) and progress is not None:
             progress(message)
-        if isinstance(message, Kept) and record:
+        if isinstance(message, Kept) and record is not None:
             record(message.value)
     return None
 
@@ -178,22 +182,21 @@ def _listen(process, lines, log, progress, record, timeout) -> Result | Failure 
 def _next_line(process, lines, deadline: float, log) -> bytes | None:
     """The next message; None when the child is gone, even if processes that it left behind keep its pipe open."""
     gone = False
-    while True:
+    while time.monotonic() < deadline:
         try:
             return lines.get(timeout=PATIENCE)
         except queue.Empty:
             if gone:
                 return None
             gone = process.poll() is not None  # one more round for what is still in the pipe
-            if time.monotonic() > deadline:
-                raise ChildFailed("no result in the time allowed: given up and ended", "\n".join(log)) from None
+    raise ChildFailed("no result in the time allowed: given up and ended", "\n".join(log))
 
 
 def _unpack(answer, type, process, readers, log) -> Any:
     if isinstance(answer, Result):
         return msgspec.json.decode(answer.value, type=type)
     if isinstance(answer, Failure):
-        raise ChildFailed(f"{answer.kind}: {answer.message}", answer.trace + "\n".join(log))
+        raise ChildFailed(f"{answer.kind}: {answer.message}".removeprefix(": "), answer.trace + "\n".join(log))
     status = process.wait()
     for reader in readers:
         reader.join(timeout=PATIENCE)
@@ -203,7 +206,8 @@ def _unpack(answer, type, process, readers, log) -> Any:
 def _how_it_died(status: int, log: Sequence[str]) -> str:
     last = next((line for line in reversed(log) if line.strip()), "")
     if status < 0:
-        name = signal.Signals(-status).name
+        named = {number.value: number.name for number in signal.Signals}
+        name = named.get(-status, f"signal {-status}")
         hint = " (host memory used up?)" if name == "SIGKILL" else ""
         return f"the measuring process was ended by {name}{hint}"
     return f"the measuring process ended with status {status} and no result" + (f": {last}" if last else "")
@@ -228,21 +232,28 @@ def end(process: subprocess.Popen) -> None:
     process.poll()
 
 
-def bar(title: str) -> Callable[[Progress], None]:
-    """A progress bar on stderr, the same in a terminal and under a notebook cell."""
-    from tqdm.std import tqdm
+class Bar:
+    """A progress bar for ``progress``, the same in a terminal and under a notebook cell; drawn at its first call."""
 
-    drawn = tqdm(
-        total=100, desc=title, bar_format="{desc}: {percentage:3.0f}% |{bar:24}| {elapsed} {postfix}", leave=False
-    )
+    def __init__(self, title: str, stream: TextIO):
+        self.title, self.stream, self._drawn = title, stream, None
 
-    def show(progress: Progress) -> None:
-        drawn.n = round(100 * progress.share)
-        drawn.set_postfix_str(progress.text, refresh=True)
-        if progress.share >= 1.0:
-            drawn.close()
+    def __call__(self, progress: Progress) -> None:
+        from tqdm.std import tqdm
 
-    return show
+        if self._drawn is None:
+            shape = "{desc} |{bar:24}| {elapsed}{postfix}"
+            self._drawn = tqdm(total=1.0, desc=self.title, bar_format=shape, file=self.stream, leave=False)
+        self._drawn.n = min(1.0, progress.share)
+        self._drawn.set_postfix_str(progress.text)
+        if progress.share >= 1:
+            self._drawn.close()
+
+    def close(self) -> bool:
+        """Take the bar away; whether there was one."""
+        if self._drawn is not None:
+            self._drawn.close()
+        return self._drawn is not None
 
 
 # ---------------------------------------------------------------- the child's side
@@ -261,7 +272,7 @@ class _Pipe(Tell):
         self.send(Kept(msgspec.Raw(msgspec.json.encode(value))))
 
     def send(self, message: Progress | Kept | Result | Failure) -> None:
-        data = msgspec.json.encode(message) + b"\n"
+        data = b"\n" + msgspec.json.encode(message) + b"\n"  # a launcher may have left a line open
         while data:
             data = data[os.write(self._descriptor, data) :]
 
@@ -282,11 +293,13 @@ def _read_request(lifeline: int) -> bytes:
 
 
 def _watch_parent(lifeline: int) -> None:
-    """End this process and its group when stdin closes: nobody is waiting for the result any more."""
+    """End this process and what it started when stdin closes: nobody is waiting for the result any more."""
     while os.read(lifeline, 1 << 16):
         pass
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
+    for worker in multiprocessing.active_children():  # behind a launcher the group is not ours; some may be stopped
+        worker.kill()
     os._exit(1)
 
 
@@ -309,7 +322,8 @@ def main(name: str) -> int:
         pipe.send(Result(msgspec.Raw(msgspec.json.encode(value))))
     except Exception as error:
         message = " ".join(str(error).split()) or "no message"
-        pipe.send(Failure(type(error).__name__, message, traceback.format_exc()))
+        kind = "" if isinstance(error, ValueError) else type(error).__name__
+        pipe.send(Failure(kind, message, traceback.format_exc()))
         return 1
     return 0
 

@@ -221,7 +221,7 @@ def _progress(title: str) -> "Callable[[Progress], None] | None":
     """A progress bar where somebody watches; a log file gets none."""
     from gpuworkshop import child
 
-    return child.bar(title) if sys.stderr.isatty() else None
+    return child.Bar(title, sys.stderr) if sys.stderr.isatty() else None
 
 
 def _has_card() -> bool:

@@ -5,8 +5,8 @@ measured in *blocks* of a fixed number of steps, in turn and in mirrored order (
 machine that slows down or warms up slows down every arm alike. On a card a block is bracketed by CUDA
 events and synchronized once at its end, never per step.
 
-A verdict is "faster" or "slower" only if the 95 % t-interval of the mean log ratio excludes 1 and the
-effect is above 3 %. Otherwise it is "no real difference", with the smallest effect it could have seen.
+A verdict is "faster" or "slower" only if the 95% t-interval of the mean log ratio excludes 1 and the
+effect is above 3%. Otherwise it is "no real difference", with the smallest effect it could have seen.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import msgspec
 Verdict = Literal["faster", "slower", "no real difference", "unknown"]
 
 SMALLEST_EFFECT = 0.03
-"""Effects up to 3 % are never called a difference, however narrow the interval."""
+"""Effects up to 3% are never called a difference, however narrow the interval."""
 
 AGREEMENT = 0.05
 """Warm-up ends when two neighboring blocks agree within this share."""
@@ -31,7 +31,7 @@ AGREEMENT = 0.05
 GROWTH = 10
 """A warm-up block is at most so many times as long as the last: one of batches that lay ready says little."""
 
-# Two-sided 95 % quantile of Student's t for 1..30 degrees of freedom.
+# Two-sided 95% quantile of Student's t for 1..30 degrees of freedom.
 _T95 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
@@ -39,7 +39,7 @@ _T95 = (
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """A throughput with its 95 % interval over ``n`` blocks, in ``unit`` (samples/s unless said)."""
+    """A throughput with its 95% interval over ``n`` blocks, in ``unit`` (samples/s unless said)."""
 
     value: float
     low: float
@@ -53,9 +53,9 @@ class Rate(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """Throughput of B over throughput of A, from ``pairs`` measured in turn, with a 95 % interval.
+    """Throughput of B over throughput of A, from ``pairs`` measured in turn, with a 95% interval.
 
-    ``smallest`` is the smallest effect this comparison could have seen, as a share (0.03 = 3 %).
+    ``smallest`` is the smallest effect this comparison could have seen, as a share (0.03 = 3%).
     """
 
     ratio: float
@@ -209,7 +209,7 @@ class Rounds:
         return min(len(blocks) for blocks in self.blocks.values())
 
     def rate(self, name: str) -> Rate:
-        """Throughput of one arm with its 95 % interval over the blocks."""
+        """Throughput of one arm with its 95% interval over the blocks."""
         mean, half = _mean_and_half_width([math.log(block.rate) for block in self.blocks[name]])
         value = math.exp(mean)
         return Rate(value, value * math.exp(-half), value * math.exp(half), len(self), self.unit)
@@ -223,6 +223,11 @@ class Rounds:
         """Share of an arm's time spent in one named span, 0 to 1."""
         blocks = self.blocks[name]
         return sum(b.spans.get(span, 0.0) for b in blocks) / sum(b.seconds for b in blocks)
+
+    def share_interval(self, name: str, span: str) -> tuple[float, float]:
+        """The 95% interval of :meth:`share` over the blocks, within 0 to 1."""
+        mean, half = _mean_and_half_width([b.spans.get(span, 0.0) / b.seconds for b in self.blocks[name]])
+        return max(0.0, mean - half), min(1.0, mean + half)
 
     def seconds(self, name: str) -> float:
         """Measured seconds of one arm over all its blocks."""
@@ -248,7 +253,7 @@ def _verdict(ratio: float, low: float, high: float) -> Verdict:
 
 
 def _mean_and_half_width(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and half-width of its 95 % t-interval; infinite with fewer than two values."""
+    """Mean and half-width of its 95% t-interval; infinite with fewer than two values."""
     if len(values) < 2:
         return (values[0] if values else math.nan), math.inf
     freedom = len(values) - 1

@@ -7,8 +7,10 @@
 # Everything is measured on the machine in front of you. Without a card the training runs on the CPU, with a
 # network small enough for it. A number from anywhere else says where it comes from.
 #
-# This chapter follows the AICR Training Workshop 2, "Optimizing GPU usage on AICR", by Northeastern University
+# The chapter follows the AICR Training Workshop 2, "Optimizing GPU usage on AICR", by Northeastern University
 # Research Computing, presented by Arsalan Akhter. What that workshop states stands here beside what you measure.
+#
+# Run the cells one after the other, with Shift+Enter.
 
 # %% setup
 import time
@@ -26,9 +28,11 @@ from gpuworkshop.loop import climb
 from gpuworkshop.workloads import pictures
 from gpuworkshop.workloads.config import Job, TrainConfig
 
-chapter = lesson.begin()
-launcher = ()  # ("srun", "--gres=gpu:1", "--cpus-per-task=8") would borrow a card, only to measure
+# No card in this session? A launcher can borrow one just to measure:
+# launcher = ("srun", "--gres=gpu:1", "--cpus-per-task=8")
+launcher = ()
 job = Job("card" if launcher or torch.cuda.is_available() else "tiny")
+chapter = lesson.begin()
 
 # %% idea [markdown] minutes=1
 # ## The idea
@@ -44,11 +48,11 @@ job = Job("card" if launcher or torch.cuda.is_available() else "tiny")
 # %% first-guess [markdown] minutes=2
 # ## Guess, then measure
 #
-# The job: read JPEG files, decode and crop them one by one, and train a network on batches of 32. Every setting is
-# PyTorch's default, and so `num_workers` is 0.
+# The job: read JPEG files, decode and crop them one by one, and train a network on batches of 32. The loader has
+# PyTorch's default settings, and so `num_workers` is 0.
 
 # %% guess-wait
-predict.guess("04-wait", "How much of its time does the step of this job wait for data?", "%", 0, 100)
+predict.guess("04-wait", "Which share of the time does the step wait for data?", "%", 0, 100)
 
 # %% two-timings [markdown]
 # The workshop's diagnostic is two timings: the loader alone, then forward and backward alone, on a batch that is
@@ -56,7 +60,8 @@ predict.guess("04-wait", "How much of its time does the step of this job wait fo
 # is in plain PyTorch.
 
 # %% dataset
-px, device = job.sizes.picture_px, "cuda" if torch.cuda.is_available() else "cpu"
+px = job.sizes.picture_px
+device = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 class JpegFiles(Dataset):
@@ -73,12 +78,13 @@ class JpegFiles(Dataset):
         return torch.from_numpy(np.array(picture)).permute(2, 0, 1) / 255
 
 
-files = pictures.training_set(job.sizes.pictures, progress=chapter.bar("drawing pictures")).files
-loader = DataLoader(JpegFiles(files), batch_size=32, shuffle=True)
+with chapter.bar("drawing the pictures, once") as bar:
+    files = pictures.training_set(job.sizes.pictures, progress=bar).files
 
 # %% time-loader
-count = 8 if device == "cpu" else 50
+loader = DataLoader(JpegFiles(files), batch_size=32, shuffle=True)  # num_workers=0
 batches = iter(loader)
+count = 50 if device == "cuda" else 8
 
 began = time.perf_counter()
 for _ in range(count):
@@ -92,7 +98,7 @@ model = nn.Sequential(
     nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.BatchNorm2d(8), nn.ReLU(),
     nn.Conv2d(8, 16, 3, stride=2, padding=1), nn.BatchNorm2d(16), nn.ReLU(),
     nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 8),
-).to(device)  # fmt: skip
+).to(device)
 batch, labels = batch.to(device), torch.randint(8, (32,), device=device)
 wait_for_card = torch.cuda.synchronize if device == "cuda" else lambda: None
 
@@ -123,7 +129,8 @@ torch.cuda.empty_cache()
 # It runs in a process of its own, so that this notebook holds no card meanwhile.
 
 # %% starve
-naive = starve.run(job=job, launcher=launcher, progress=chapter.bar("starve"))
+with chapter.bar("starve") as bar:
+    naive = starve.run(job=job, launcher=launcher, progress=bar)
 starve.report(naive)
 
 # %% read-starve [markdown]
@@ -131,21 +138,25 @@ starve.report(naive)
 #
 # - **headroom** is data ceiling / now. It is an upper bound, so it comes with "<=": no change to the loader can bring
 #   more. Where it is near 1, leave the loader alone.
-# - **loader wait** is the share of time that the host spends waiting for the next batch. With a card it is the
-#   **stall**: the card is idle meanwhile.
-# - The two must tell the same story. A step that waits for 90 % of the time works for 10 %, so without the waiting
+# - **loader wait** is the share of the time that the training process spends in `next(batches)`. With a card it is the
+#   **stall**: the share in which the card is idle because of that.
+# - The two must tell the same story. A step that waits for 90% of the time works for 10%, so without the waiting
 #   it would be 10 times as fast. Where they do not fit together, the verdict is "unknown".
+# - In the picture, *data work* is what the device still does to a batch, such as copying it. *slowed* is how much
+#   longer the step takes beside the loader than without it.
 
 # %% compare-wait
-predict.compare("04-wait", 100 * naive.wait_share, naive.origin)
+predict.compare("04-wait", naive.wait_percent, naive.origin)
 
 # %% effect-starved
-lesson.effect(
-    "without waiting for data, the step would be faster",
-    naive.headroom,
-    "To see it, write `job = Job(job.preset, storage_wait=0.004)` below the first code cell's last line and run all "
-    "cells again. Every file read then really waits 4 ms, and every result says that this is planted.",
-)
+lesson.effect("without the waiting, the step would be faster", naive.headroom)
+
+# %% claim-utilization [markdown]
+# The workshop states: utilization below 60% almost always points to the data pipeline.
+
+# %% claim-utilization-measured
+print(naive.origin)
+print(f"The step works {1 - naive.wait_share:.0%} of the time. The limit: {naive.limit}.")
 
 # %% quiz-wasted [markdown] minutes=2
 # ## Check your picture
@@ -165,68 +176,57 @@ quiz.ask("04_starve", "what-can-help")
 # The sweep tries several numbers, up to the CPUs of this session, all in turn.
 
 # %% guess-workers
-predict.guess(
-    "04-workers", f"With 0 workers it was {naive.real}. What will the best number reach?", "images/s", 1, 100_000
-)
+question = f"With 0 workers it was {naive.real}. What will the best number reach?"
+predict.guess("04-workers", question, "images/s", 1, 100_000)
 
 # %% sweep
-sweep = starve.run_sweep(job=job, launcher=launcher, progress=chapter.bar("sweep"))
+with chapter.bar("sweep") as bar:
+    sweep = starve.run_sweep(job=job, launcher=launcher, progress=bar)
 starve.report(sweep)
 
 # %% compare-workers
-best = max((point for point in sweep.points if point.rate), key=lambda point: point.rate.value)
+tried = [point for point in sweep.points if point.rate]
+best = max(tried, key=lambda point: point.rate.value)
 predict.compare("04-workers", best.rate, sweep.origin)
 
+# %% ask-one-worker
+quiz.ask("04_starve", "one-worker")
+
 # %% read-sweep [markdown]
-# - **One worker brings next to nothing.** One process decoded before, and one decodes now. Only the short step moves
-#   beside it, and every batch must be handed over. On two CPUs the rule gives 1, so the sweep goes one further: two
-#   workers decode side by side, if both CPUs are free.
-# - **Then it flattens.** Workers share the CPUs with each other and with the step. Once the loader keeps up with the
-#   step, one more worker has nothing to bring, and too many can cost something.
+# - **One worker brings little.** One process decoded before, and one decodes now. Only the short step moves beside
+#   it, and every batch must be handed over. On two CPUs the rule gives 1, so the sweep goes one further: two workers
+#   decode side by side, if both CPUs are free.
+# - **With more it flattens.** Workers share the CPUs with each other and with the step. Once the loader keeps up with
+#   the step, one more worker has nothing to bring, and too many can cost something.
 # - The rule is where to start. The sweep is the answer: the smallest number that does as well as the best.
 
 # %% effect-workers
-lesson.effect(
-    "workers make training faster",
-    best.against_zero,
-    "Something else may use the CPUs. The next cell has a variant in which workers help even then: with "
-    "`plant = True` every file read really waits 4 ms, as on slow storage.",
-)
+lesson.effect("workers make training faster", best.against_zero)
 
-# %% sweep-planted
-plant = False  # True: the variant, named planted in its report; False: the recording of a card, if there is one
-slow = Job(job.preset, storage_wait=0.004)
-planted = starve.run_sweep(job=slow, launcher=launcher, progress=chapter.bar("planted")) if plant else None
-starve.report(planted) if planted else replay.show("sweep")
+# %% claim-workers [markdown]
+# The workshop states: `num_workers` from 0 to 4 or more, one line, is its biggest single win, and often takes
+# utilization from 20% to 60-80%. Utilization goes with the share of the data ceiling that a run reaches.
 
-# %% claims [markdown]
-# The workshop states two rules of thumb about this. They have helped many people. What holds for a job, only a
-# measurement of that job can say, and here is yours.
+# %% claim-workers-measured
+before, after = (point.rate.value / sweep.ceiling.value for point in (tried[0], best))
+print(sweep.origin)
+print(f"0 to {best.workers} workers: {before:.0%} to {after:.0%} of the data ceiling.")
 
-# %% stated-and-measured
-zero, last = sweep.points[0].rate.value / sweep.ceiling.value, best.rate.value / sweep.ceiling.value
-lesson.claims(
-    sweep.origin,
-    (
-        "Utilization below 60 % almost always points to the data pipeline.",
-        f"The step works for {1 - naive.wait_share:.0%} of the time; the limit is: {naive.limit}.",
-    ),
-    (
-        "num_workers from 0 to 4 or more, one line, often takes utilization from 20 % to 60-80 %.",
-        f"From 0 to {best.workers} workers, throughput goes from {zero:.0%} to {last:.0%} of the data ceiling. "
-        "Utilization rises in step with it.",
-    ),
-)
+# %% sweep-recorded [markdown]
+# The same sweep on a machine with a card and more CPUs, as a recording:
+
+# %% recorded-sweep
+replay.picture("sweep")
 
 # %% settings [markdown] minutes=1
 # ## The four settings
 #
 # | setting | what it does | where to start |
-# |---|---|---|
+# |:--|:--|:--|
 # | `num_workers` | processes that load in parallel | CPUs - 1, then a sweep |
 # | `pin_memory` | batches in page-locked memory: faster to copy to a card | on with a card |
 # | `persistent_workers` | the workers stay from one epoch to the next | on with workers |
-# | `prefetch_factor` | batches that each worker loads ahead | 2; more if the loader is still slower |
+# | `prefetch_factor` | batches that each worker loads ahead | 2, more if the loader is still slower |
 
 # %% ask-need-workers
 quiz.ask("04_starve", "need-workers")
@@ -241,7 +241,7 @@ display(knobs)
 
 # %% answer-knobs
 def make_loader(dataset, batch_size, workers):
-    """A shuffled DataLoader whose four settings suit any number of workers, with a card or without."""
+    """A shuffled DataLoader whose settings suit `workers` and this machine."""
     ### BEGIN SOLUTION
     return DataLoader(
         dataset,
@@ -256,7 +256,7 @@ def make_loader(dataset, batch_size, workers):
 
 
 # %% check-knobs
-knobs.check(make_loader)
+knobs.check(make_loader)  # stuck? knobs.hint()
 
 # %% exercise-ladder [markdown] minutes=4
 # ## Exercise 2: one rung up
@@ -269,7 +269,7 @@ knobs.check(make_loader)
 # 3. **decode on the card**, if there is one: `start.with_(data_path="card-decode")`
 # 4. **fewer, larger files** on a fast disk, where it is the reading that takes long
 #
-# `start` is the run that you measured above. Choose one change.
+# `start` is the run that you measured above. Choose one of the first three.
 
 # %% card-ladder
 ladder = exercise.open("04_starve", "ladder")
@@ -282,11 +282,11 @@ mine = start.with_(data_path="pre-decoded")
 ### END SOLUTION
 
 # %% check-ladder
-if mine is ...:
-    trial = ...  # nothing to measure yet
-else:
-    trial = climb.try_one(start, mine, job, launcher=launcher, progress=chapter.bar("trial"))
-ladder.check(trial)
+trial = ...
+if mine is not ...:
+    with chapter.bar("trial") as bar:
+        trial = climb.try_one(start, mine, job, launcher=launcher, progress=bar)
+ladder.check(trial)  # stuck? ladder.hint()
 
 # %% assert-both tags=["solution-only"]
 assert knobs.check(make_loader).done
@@ -302,7 +302,7 @@ assert ladder.check(trial).done
 replay.show("starve")
 
 # %% recorded-loop
-replay.show("loop")
+replay.picture("loop")
 
 # %% one-more [markdown]
 # One more question: how all this looks from outside.

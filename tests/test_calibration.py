@@ -53,7 +53,7 @@ def comparison(seed: int, drift: float, effect: float = 0.0) -> Comparison:
     return in_turn(arms, Clock(now=lambda: machine.now), CPU_PLAN).compare("a", "b")
 
 
-@pytest.fixture(scope="module", params=[0.0, 0.01], ids=["steady", "drift of 1 % a block"])
+@pytest.fixture(scope="module", params=[0.0, 0.01], ids=["steady", "drift of 1% a block"])
 def with_itself(request) -> tuple[float, list[Comparison]]:
     """The drift, and so many comparisons of a config with itself."""
     return request.param, [comparison(seed, request.param) for seed in range(RUNS)]
@@ -63,7 +63,7 @@ def test_a_config_differs_from_itself_in_seven_of_a_hundred_at_most(with_itself)
     _, made = with_itself
     different = sum(c.verdict != "no real difference" for c in made)
     assert different <= 0.07 * RUNS
-    assert different > 0, "noise of 8 % that never misleads anybody is no noise"
+    assert different > 0, "noise of 8% that never misleads anybody is no noise"
 
 
 def test_a_drift_does_not_favor_an_arm(with_itself) -> None:
@@ -78,7 +78,7 @@ def test_an_effect_twice_the_smallest_visible_one_is_found(with_itself) -> None:
 
 
 def test_the_interval_holds_the_truth(with_itself) -> None:
-    """95 % intervals that stop on their own width may miss a little more often, not much."""
+    """95% intervals that stop on their own width may miss a little more often, not much."""
     _, made = with_itself
     assert sum(c.low <= 1 <= c.high for c in made) >= 0.91 * RUNS
 
@@ -103,7 +103,7 @@ class Sum:
 
 
 def test_live_a_workload_seldom_differs_from_itself() -> None:
-    """At 5 % each, four or more of ten happen once in a thousand runs."""
+    """At 5% each, four or more of ten happen once in a thousand runs."""
     plan = Plan(block_seconds=0.02, budget_seconds=0.8)
     made = [in_turn([Sum("a"), Sum("b")], Clock(), plan).compare("a", "b") for _ in range(10)]
     assert sum(c.verdict in ("faster", "slower") for c in made) <= 3, list(map(str, made))

@@ -146,12 +146,12 @@ def trial(
     comparison: Comparison | None = FASTER,
     learning: Judgement | None = LEARNS,
     why: str = "",
+    planted: str = "",
 ) -> Trial:
     """What `try_one` of the loop gives back."""
     origin = Origin("measured here", "a CPU", "2026-12-01")
-    return Trial(
-        NAIVE, after, changed(NAIVE, after), comparison, None, None, learning, True, why, 0.0, origin
-    )
+    what = dict(before=NAIVE, after=after, changed=changed(NAIVE, after), comparison=comparison)
+    return Trial(**what, learning=learning, kept=True, why=why, origin=origin, planted=planted)
 
 
 def outcome(verdict: str, ratio: float, smallest: float = 0.04) -> Comparison:
@@ -159,6 +159,7 @@ def outcome(verdict: str, ratio: float, smallest: float = 0.04) -> Comparison:
 
 
 LADDER_RIGHT = {
+    "planted wait": trial(WORKERS, planted="every file read really waits 4 ms"),
     "data path": trial(PRE_DECODED),
     "workers alone": trial(NAIVE.with_(workers=2)),
     "workers that stay": trial(WORKERS),

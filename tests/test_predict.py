@@ -28,8 +28,8 @@ def ask(unit: str = "%", high: float = 100) -> predict.Guess:
 def test_a_guess_is_kept_and_compared() -> None:
     assert ask().save(40).tone == "right"
     report = predict.compare("wait", MEASURED, HERE)
-    assert report.findings[0].title == "Measured 83 %, 43 points above your guess"
-    assert "40 %" in report.findings[0].evidence
+    assert report.findings[0].title == "Measured 83%, 43 points above your guess"
+    assert "40%" in report.findings[0].evidence
     assert report.origin == HERE and len(report.figures) == 1
     assert "40" in report.figures[0].text and "83" in report.figures[0].text
 
@@ -54,7 +54,7 @@ def test_the_distance_is_said_in_points_or_as_a_ratio(
 def test_without_a_guess_the_measured_value_stands_alone() -> None:
     ask()
     report = predict.compare("wait", MEASURED, HERE)
-    assert report.findings[0].title == "Measured 83 %"
+    assert report.findings[0].title == "Measured 83%"
     assert "No guess was kept" in report.findings[0].evidence
     assert "n/a" in report.figures[0].text
 
@@ -112,11 +112,11 @@ def test_the_widget_keeps_a_guess_and_shows_it_again() -> None:
     assert "Enter a number first." in status.value and predict.prediction("wait") is None
     field.value = 40
     button.click()
-    assert "✓ Kept: 40 %. Now measure it." in status.value
+    assert "✓ Kept: 40%. Now measure it." in status.value
     again = ask()
     again._repr_mimebundle_()
     field, _, status = again._box.children[1:]
-    assert field.value == 40 and "✓ Your guess: 40 %" in status.value
+    assert field.value == 40 and "✓ Your guess: 40%" in status.value
 
 
 def test_zero_is_a_guess_when_it_is_typed() -> None:

@@ -94,7 +94,7 @@ from gpuworkshop import state
 if sys.argv[2] == "no locks":
     state.fcntl = None
 for place in range(150):
-    state.append("many.jsonl", {"who": sys.argv[1], "place": place, "fill": "x" * (place * 97 % 9000)})
+    state.append("many.jsonl", {"who": sys.argv[1], "place": place, "fill": "x" * (place * 97% 9000)})
 """
 
 
@@ -107,7 +107,7 @@ def test_many_writers_lose_and_mix_nothing(locks: str) -> None:
     for who in range(5):
         own = [record for record in records if record["who"] == str(who)]
         assert [record["place"] for record in own] == list(range(150))
-        assert all(len(record["fill"]) == record["place"] * 97 % 9000 for record in own)
+        assert all(len(record["fill"]) == record["place"] * 97% 9000 for record in own)
 
 
 def test_a_torn_line_costs_only_itself() -> None:

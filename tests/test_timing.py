@@ -85,7 +85,9 @@ def test_an_arm_whose_step_raises_is_paused_and_its_own_error_passes() -> None:
     assert time.log == [("resume", "A"), ("pause", "A")]
 
 
-@pytest.mark.parametrize(("step", "period", "steps"), [(0.1, 1, 3), (0.1, 4, 4), (0.01, 3, 27), (5.0, 1, 2), (5.0, 5, 5)])
+@pytest.mark.parametrize(
+    ("step", "period", "steps"), [(0.1, 1, 3), (0.1, 4, 4), (0.01, 3, 27), (5.0, 1, 2), (5.0, 5, 5)]
+)
 def test_a_block_fills_its_time_with_whole_periods(step, period, steps) -> None:
     """A block is at least as long as planned, holds two steps or more, and whole turns of the loader's workers."""
     time = Time()
@@ -194,7 +196,7 @@ def test_progress_only_grows() -> None:
     ("freedom", "quantile"), [(1, 12.706), (7, 2.365), (10, 2.228), (30, 2.042), (31, 2.040), (60, 2.000), (120, 1.980)]
 )
 def test_quantiles_of_student_t(freedom: int, quantile: float) -> None:
-    """Half-widths against the two-sided 95 % column of the usual published table."""
+    """Half-widths against the two-sided 95% column of the usual published table."""
     values = [0.01 * (-1) ** n for n in range(freedom + 1)]
     found = compare(values)
     error = statistics.stdev(values) / math.sqrt(len(values))

@@ -7,20 +7,25 @@ both: the time since it began, and the part of it in which something was measure
 from __future__ import annotations
 
 import gc
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
-from gpuworkshop import child
-from gpuworkshop.child import Progress
+from gpuworkshop.child import Bar, Progress
 from gpuworkshop.course.faces import Note
 from gpuworkshop.instruments.starve import StarveResult
 from gpuworkshop.machine import allocation
 from gpuworkshop.machine.conditions import processor
-from gpuworkshop.report import Finding, Origin, Report, Table
+from gpuworkshop.report import Finding, Origin, Report
 from gpuworkshop.timing import Comparison
 
 MIB = 2**20
+PLANTED = (
+    "The variant that shows it: run `job = Job(job.preset, storage_wait=0.004)` in a new cell, then measure again. "
+    "Every file read then really waits 4 ms, as on slow storage, and the report names it planted."
+)
 
 
 class Lesson:
@@ -31,17 +36,21 @@ class Lesson:
         self._began = now()
         self._measuring = 0.0
 
-    def bar(self, title: str) -> Callable[[Progress | float], None]:
-        """A progress bar for one step, to be called with a child's Progress or a share from 0 to 1."""
-        show, seen = child.bar(title), self._now()
+    @contextmanager
+    def bar(self, title: str) -> Iterator[Callable[[Progress | float], None]]:
+        """Count the block as measuring, and show how far it is while it runs.
 
-        def tick(progress: Progress | float) -> None:
-            nonlocal seen
-            self._measuring += self._now() - seen
-            seen = self._now()
-            show(progress if isinstance(progress, Progress) else Progress(progress))
-
-        return tick
+        Gives the callable for ``progress=``; it takes a child's Progress or a share from 0 to 1. Where the
+        bar stood there is in the end how long it took. Nothing is shown if it was never called. It goes to
+        stdout: what goes to stderr gets a red ground in JupyterLab.
+        """
+        began, drawn = self._now(), Bar(title, sys.stdout)
+        try:
+            yield lambda seen: drawn(seen if isinstance(seen, Progress) else Progress(seen))
+        finally:
+            self._measuring += self._now() - began
+            if drawn.close():
+                print(f"{title}: {self._now() - began:.0f} s")
 
     def cost(self, seen: StarveResult, launcher: Sequence[str] = ()) -> Report:
         """What the chapter has cost until now, and what ``seen`` says of the time that its run takes.
@@ -84,8 +93,8 @@ def _naive(seen: StarveResult) -> Finding:
     return Finding("notice", title, f"of an hour of that run {60 * seen.wait_share:.0f} minutes are lost")
 
 
-def effect(what: str, comparison: Comparison | None, instead: str) -> Note:
-    """Whether this machine shows ``what`` the lesson needs, and else what shows it ``instead``.
+def effect(what: str, comparison: Comparison | None, instead: str = PLANTED) -> Note:
+    """Whether this machine shows ``what`` the lesson needs, and if not, what shows it ``instead``.
 
     ``comparison`` is the measured one, None if nothing came out better.
     """
@@ -93,12 +102,6 @@ def effect(what: str, comparison: Comparison | None, instead: str) -> Note:
         return Note(f"This machine shows it: {what}", "right", text=(f"Measured, {comparison}.",))
     seen = f"Measured, {comparison}." if comparison else "Nothing that was measured did better."
     return Note(f"This machine does not show it: {what}", "hint", text=(seen, instead))
-
-
-def claims(origin: Origin, *pairs: tuple[str, str]) -> Report:
-    """What the workshop states beside what was measured, as pairs of sentences."""
-    table = Table(("the workshop states", "measured here"), pairs)
-    return Report("Stated, and measured", origin, tables=(table,))
 
 
 def free_card() -> Report:

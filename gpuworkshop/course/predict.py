@@ -12,6 +12,7 @@ from gpuworkshop import state
 from gpuworkshop.course import controls, faces
 from gpuworkshop.course.controls import Status
 from gpuworkshop.course.faces import Note
+from gpuworkshop.figures.numbers import in_unit
 from gpuworkshop.report import Finding, Origin, Report
 from gpuworkshop.timing import Rate
 
@@ -51,7 +52,7 @@ class Guess:
         return Status(f"✓ Kept: {self._number(value)}. Now measure it.", tone="right")
 
     def _number(self, value: float) -> str:
-        return f"{value:g} {self.unit}"
+        return in_unit(f"{value:g}", self.unit)
 
     def _said(self) -> str:
         kept = prediction(self.id)
@@ -68,7 +69,7 @@ class Guess:
 
     def _note(self) -> Note:
         said = self._said()
-        asked = f"Between {self.low:g} and {self.high:g} {self.unit}."
+        asked = f"Between {self.low:g} and {in_unit(f'{self.high:g}', self.unit)}."
         how = "Keep your guess with `.save(number)` at the end of this cell's last line."
         text = (said, self.question, asked, how)
         return Note("Your guess first", text=tuple(filter(None, text)))
@@ -114,9 +115,9 @@ def compare(id: str, measured: Rate | float, origin: Origin) -> Report:
 
 def _found(made: Prediction | None, measured: float, unit: str) -> Finding:
     if made is None:
-        return Finding("notice", f"Measured {measured:.3g} {unit}", "No guess was kept before it.")
+        return Finding("notice", f"Measured {in_unit(f'{measured:.3g}', unit)}", "No guess was kept before it.")
     late = ", made after a result had been shown" if made.late else ""
-    guessed = f"Your guess: {made.value:g} {unit}{late}."
+    guessed = f"Your guess: {in_unit(f'{made.value:g}', unit)}{late}."
     return Finding("notice", _distance(made.value, measured, unit), guessed)
 
 
@@ -126,7 +127,7 @@ def _distance(guessed: float, measured: float, unit: str) -> str:
         points = round(abs(measured - guessed))
         side = "above" if measured > guessed else "below"
         how_far = f"{points} points {side} your guess" if points else "as you guessed"
-        return f"Measured {measured:.0f} %, {how_far}"
+        return f"Measured {measured:.0f}%, {how_far}"
     if guessed > 0 and measured > 0:
         return f"Measured {measured:.3g} {unit}, {measured / guessed:.2g} times your guess"
     return f"Measured {measured:.3g} {unit}, you said {guessed:g}"

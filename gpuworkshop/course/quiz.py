@@ -17,6 +17,7 @@ from gpuworkshop.course import controls, faces, material, progress
 from gpuworkshop.course.controls import Status
 from gpuworkshop.course.faces import Fold, Note
 from gpuworkshop.course.material import QuestionData
+from gpuworkshop.figures.numbers import in_unit
 
 
 class Feedback(msgspec.Struct, frozen=True):
@@ -122,7 +123,7 @@ class Question:
 
     def _answer_text(self) -> tuple[str, ...]:
         if self.data.kind == "number":
-            return (f"{self.answer:g} {self.data.unit}. {self.data.right}",)
+            return (f"{in_unit(f'{self.answer:g}', self.data.unit)}. {self.data.right}",)
         options = faces.letters(self.data.options).items()
         return tuple(f"{letter}. {'✓' if one.right else '✗'} {one.says}" for letter, one in options)
 

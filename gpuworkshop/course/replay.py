@@ -16,7 +16,7 @@ from gpuworkshop.instruments import starve
 from gpuworkshop.instruments.starve import StarveResult, SweepResult
 from gpuworkshop.loop import climb
 from gpuworkshop.loop.climb import LoopResult
-from gpuworkshop.report import Finding, Origin, Report
+from gpuworkshop.report import Figure, Finding, Origin, Report
 
 FOLDER = Path(__file__).parent / "recordings"
 Result = StarveResult | SweepResult | LoopResult
@@ -66,11 +66,17 @@ def show(what: str, card: str | None = None, folder: Path = FOLDER) -> Report | 
     return climb.report(result) if isinstance(result, LoopResult) else starve.report(result)
 
 
+def picture(what: str, card: str | None = None, folder: Path = FOLDER) -> Figure | Note:
+    """Only the picture of a recording's report, or a note that there is no recording."""
+    shown = show(what, card, folder)
+    return shown if isinstance(shown, Note) else shown.figures[0]
+
+
 def _read(recording: Recording) -> Result:
     try:
         whole = msgspec.json.decode(recording.file.read_bytes(), type=_Envelope)
         result = msgspec.json.decode(whole.result, type=KINDS[recording.what])
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (OSError, msgspec.DecodeError) as error:
         raise ValueError(f"{recording.file.name} is not a recording of {recording.what}: {error}") from None
     if {whole.origin.mark, result.origin.mark} != {"measured here"}:
         raise ValueError(f"{recording.file.name} is not a recording of {recording.what}: it was not measured")
@@ -84,6 +90,4 @@ def _marked(value: Any, kit: str) -> Any:
     if isinstance(value, msgspec.Struct):
         parts = {name: _marked(getattr(value, name), kit) for name in value.__struct_fields__}
         return type(value)(**parts)
-    if isinstance(value, tuple):
-        return tuple(_marked(part, kit) for part in value)
     return value

@@ -26,6 +26,11 @@ def number(value: float | None) -> str:
     return f"{value:,.{max(0, 2 - magnitude)}f}"
 
 
+def in_unit(text: str, unit: str) -> str:
+    """A written number with its unit: "91%", "4,328 images/s"."""
+    return f"{text}%" if unit == "%" else f"{text} {unit}"
+
+
 def times(ratio: float | None, low: float | None, high: float | None) -> str:
     """A ratio with its interval: "1.73x (1.60 to 1.90)"; "ratio n/a" if not known."""
     if not finite(ratio):

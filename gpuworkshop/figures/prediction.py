@@ -3,7 +3,7 @@
 from typing import Any
 
 from gpuworkshop.figures.axis import Axis, axis_for
-from gpuworkshop.figures.numbers import ends, finite, known, number, spread, tick
+from gpuworkshop.figures.numbers import ends, finite, in_unit, known, number, spread, tick
 from gpuworkshop.figures.svg import COLORS, HOLLOW, SMALL, Drawing, lines
 from gpuworkshop.report import Figure, Origin, Table
 
@@ -29,7 +29,7 @@ def predicted_and_measured(
     drawing.text(0, y + 142, words)
     guess = tick(prediction) if finite(prediction) else "n/a"
     text = Table(("", unit), (("your guess", guess), ("measured (interval)", spread(measured))), question)
-    alt = f"{question} Your guess {guess}, measured {spread(measured)} {unit}. {words}"
+    alt = f"{question} Your guess {guess}, measured {in_unit(spread(measured), unit)}. {words}"
     return drawing.figure(y + 166, origin, alt, f"{text}\n{words}")
 
 

@@ -36,8 +36,8 @@ class _Fed:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_) -> None:
-        self.feed.close()
+    def __exit__(self, *error) -> None:
+        self.feed.__exit__(*error)
 
 
 class Real(_Fed):
@@ -112,9 +112,9 @@ def size(batch: Any) -> int:
     """Samples in a batch: the length of its first field (a tensor, or a list of samples); 1 if it has none."""
     field = batch
     if isinstance(field, Mapping):
-        field = next(iter(field.values()), ())
+        field = next(iter(field.values()), None)
     elif isinstance(field, list | tuple):
-        field = field[0] if field else ()
+        field = field[0] if field else None
     if isinstance(field, torch.Tensor) and field.dim() == 0:
         return 1
     return len(field) if hasattr(field, "__len__") and not isinstance(field, str | bytes) else 1

@@ -7,18 +7,26 @@ lets them go on exactly where they were (SIGCONT): a paused arm really is paused
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
 import os
-import pickle
+import re
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from torch import multiprocessing as torch_processes
 from torch.utils.data import DataLoader, IterableDataset
 
-COPIED = ("dataset", "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "generator")
+from gpuworkshop.instruments.sendable import line, obstacle
+
+COPIED = ("dataset", "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "generator", "in_order")
 ONLY_WITH_WORKERS = ("multiprocessing_context", "prefetch_factor")
+
+
+PATIENCE = 120
+"""Seconds to wait for a batch from workers; PyTorch waits for ever when a worker cannot send what it made."""
 
 
 class LoaderFault(ValueError):
@@ -39,10 +47,25 @@ class Endless:
                 yield indices
             if empty:
                 raise LoaderFault(self.fault)
+            self.fault = "the sampler of this loader ended and did not start again for the next epoch"
 
 
-def rebuilt(loader: DataLoader, *, workers: int | None = None, endless: bool = True) -> DataLoader:
-    """A new loader from the old one's arguments, with other ``workers`` if given; the learner's stays untouched.
+class Tied:
+    """A worker's start: first make it end with its parent, even one that is stopped, then the learner's own start."""
+
+    def __init__(self, own: Callable[[int], None] | None):
+        self.own = own
+
+    def __call__(self, worker: int) -> None:
+        with_parent = getattr(torch_processes, "_prctl_pr_set_pdeathsig", None)  # does nothing but on Linux
+        if with_parent:
+            with_parent(signal.SIGKILL)
+        if self.own:
+            self.own(worker)
+
+
+def rebuilt(loader: DataLoader, *, workers: int | None = None) -> DataLoader:
+    """A new, endless loader from the old one's arguments, with other ``workers`` if given; the old one stays untouched.
 
     Options that PyTorch only accepts with workers are dropped at 0 workers. ``persistent_workers`` is dropped: an
     endless loader never ends an epoch.
@@ -52,14 +75,36 @@ def rebuilt(loader: DataLoader, *, workers: int | None = None, endless: bool = T
     if workers > 0:
         kept = {name: getattr(loader, name) for name in ONLY_WITH_WORKERS}
         options |= {name: value for name, value in kept.items() if value is not None}
+        options["timeout"] = loader.timeout or PATIENCE
     else:
         options["timeout"] = 0
     if isinstance(loader.dataset, IterableDataset):
         return DataLoader(batch_size=loader.batch_size, drop_last=loader.drop_last, **options)
-    again = (lambda sampler: Endless(sampler, empty(loader))) if endless else (lambda sampler: sampler)
     if loader.batch_sampler is not None:
-        return DataLoader(batch_sampler=again(loader.batch_sampler), **options)
-    return DataLoader(sampler=again(loader.sampler), batch_size=None, **options)
+        return DataLoader(batch_sampler=Endless(loader.batch_sampler, empty(loader)), **options)
+    return DataLoader(sampler=Endless(loader.sampler, empty(loader)), batch_size=None, **options)
+
+
+def ours(loader: Iterable, workers: int | None) -> Iterable:
+    """The loader to measure in place of the learner's, with other ``workers`` if given. LoaderFault if it cannot be.
+
+    A DataLoader is rebuilt, also one of a subclass, unless that iterates in its own way; then it is copied, so that
+    its worker processes are ours, and keeps its number of workers.
+    """
+    kind = type(loader)
+    if isinstance(loader, DataLoader) and _iterates_as_usual(kind):
+        return rebuilt(loader, workers=workers)
+    own = getattr(loader, "num_workers", 0)
+    if workers not in (None, own):
+        raise LoaderFault(f"a {kind.__name__} cannot be rebuilt with {workers} workers; it has its own {own}")
+    if isinstance(loader, DataLoader):
+        loader = copy.copy(loader)
+        loader._iterator = None  # where a DataLoader keeps persistent workers
+    return loader
+
+
+def _iterates_as_usual(kind: type) -> bool:
+    return all(getattr(kind, name) is getattr(DataLoader, name) for name in ("__iter__", "_get_iterator"))
 
 
 def empty(loader: DataLoader) -> str:
@@ -73,81 +118,39 @@ def empty(loader: DataLoader) -> str:
     return f"this loader yields no batch from a data set of {count} samples"
 
 
-def check(loader: DataLoader) -> None:
-    """Find out before workers are started whether they could start. LoaderFault names what cannot be sent to them."""
-    if loader.num_workers == 0:
-        return
-    context = loader.multiprocessing_context or multiprocessing
-    method = context.get_start_method()
-    if method == "fork":
-        return
-    for name in ("dataset", "collate_fn", "worker_init_fn"):
-        part = getattr(loader, name)
-        home = getattr(type(part) if name == "dataset" else part, "__module__", "")
-        if home == "__main__" and part is not None and _in_notebook():
-            raise LoaderFault(
-                f"{name} is defined in the notebook, and workers are started by {method}: they cannot import it. "
-                "Move it to a .py file, or use num_workers=0"
-            )
-        try:
-            pickle.dumps(part)
-        except Exception as error:
-            raise LoaderFault(
-                f"{name} cannot be sent to a worker started by {method}: {_culprit(part, error)}"
-            ) from None
-
-
-def _in_notebook() -> bool:
-    import __main__
-
-    return not hasattr(__main__, "__file__")
-
-
-def _culprit(part: Any, error: Exception) -> str:
-    """The attribute that cannot be pickled, if one can be found."""
-    for name, value in vars(part).items() if hasattr(part, "__dict__") else ():
-        try:
-            pickle.dumps(value)
-        except Exception as inner:
-            return f"its attribute {name!r}: {_line(inner)}"
-    return _line(error)
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
-
-
 class Feed:
     """The batches of a loader, without end, with its worker processes under control.
 
-    ``startup_seconds`` is the time from asking for an iterator to its first batch, of the newest start.
+    ``startup_seconds`` is the time from asking for an iterator to its first batch, of the newest start. Raises
+    LoaderFault for a loader that cannot be measured, at the latest when it is left as a context.
     """
 
     def __init__(self, loader: Iterable, *, workers: int | None = None):
-        if type(loader) is DataLoader:
-            loader = rebuilt(loader, workers=workers)
-            check(loader)
-        self.loader = loader
-        self.workers = getattr(loader, "num_workers", 0)
+        self.loader = ours(loader, workers)
+        self.workers = getattr(self.loader, "num_workers", 0)
         self.period = max(1, self.workers)
-        self.starts = 0
         self.startup_seconds = 0.0
         self._iterator: Iterator | None = None
         self._first: list = []
-        self._workers: list = []
+        self._processes: list[multiprocessing.Process] = []
+        if isinstance(self.loader, DataLoader) and self.workers:
+            if why := obstacle(self.loader):
+                raise LoaderFault(why)
+            self.loader.worker_init_fn = Tied(self.loader.worker_init_fn)
 
     def start(self) -> None:
         """Start the workers and wait for the first batch; it is not lost."""
         others = set(multiprocessing.active_children())
         began = time.perf_counter()
-        self._iterator = iter(self.loader)
         try:
-            self._first = [self._next()]
+            self._iterator = self._explained(iter, self.loader)
+            self._first = [self._explained(next, self._iterator)]
         except StopIteration:
+            self.close()
             raise LoaderFault(self._empty()) from None
         self.startup_seconds = time.perf_counter() - began
-        self._workers = [p for p in multiprocessing.active_children() if p not in others]
-        self.starts += 1
+        new = [process for process in multiprocessing.active_children() if process not in others]
+        self._processes = new or self._processes  # persistent workers are started once
 
     def next(self) -> Any:
         """The next batch; begins another epoch when a loader without samplers has ended."""
@@ -156,19 +159,47 @@ class Feed:
         if self._first:
             return self._first.pop()
         try:
-            return self._next()
+            return self._explained(next, self._iterator)
         except StopIteration:
             self.start()
             return self._first.pop()
 
-    def _next(self) -> Any:
+    def _explained(self, ask: Callable, subject: Any) -> Any:
+        """``ask(subject)``, with errors of workers in the learner's terms; any other error passes."""
         try:
-            return next(self._iterator)
-        except RuntimeError as error:
-            raise _explained(error, self.loader) from error
+            return ask(subject)
+        except StopIteration:
+            raise
+        except Exception as error:
+            why = self.fault(error)
+            self.close()
+            if why:
+                raise LoaderFault(why) from error
+            raise
 
     def _empty(self) -> str:
-        return empty(self.loader) if isinstance(self.loader, DataLoader) else "this loader yields no batch"
+        if isinstance(self.loader, DataLoader):
+            return empty(self.loader)
+        if isinstance(self.loader, Iterator):
+            return "this iterator has ended and cannot start again: hand over the loader itself, not iter(loader)"
+        return "this loader yields no batch"
+
+    def fault(self, error: BaseException) -> str:
+        """What an error says about this loader's workers, in one line; "" for an error of another kind.
+
+        PyTorch reports a dead worker wherever the training process happens to be, also in the middle of a step.
+        """
+        text = str(error)
+        if "Cannot re-initialize CUDA in forked subprocess" in text:
+            return "the data set uses the card inside a worker: move .to(device) out of the data set, into the step"
+        if failed := re.match(r"Caught (\w+) in DataLoader worker process (\d+)", text):
+            return f"the data set failed in worker {failed[2]}: {text.strip().splitlines()[-1]}"
+        if self.workers and "DataLoader timed out" in text:
+            return f"no batch came from {self.workers} workers within {self.loader.timeout:g} s"
+        if self.workers and re.search(r"DataLoader worker .* (exited unexpectedly|is killed by signal)", text):
+            why = "shared memory (/dev/shm) full?" if "Bus error" in text else "host memory used up?"
+            return f"a worker died ({why}): {line(error).split('. ')[0]}"
+        return ""
 
     def pause(self) -> None:
         """Stop the worker processes where they are."""
@@ -179,33 +210,25 @@ class Feed:
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: int) -> None:
-        for worker in self._workers:
+        for process in self._processes:
             try:
-                os.kill(worker.pid, number)
+                os.kill(process.pid, number)
             except ProcessLookupError:
                 pass  # a dead worker is reported by the loader itself at the next batch
 
     def close(self) -> None:
-        """Let go of the iterator, which ends its worker processes."""
+        """End the worker processes. An error on its way up may still hold the iterator, so it is told to."""
         self.resume()
-        self._iterator, self._first, self._workers = None, [], []
+        iterator, self._iterator, self._first, self._processes = self._iterator, None, [], []
+        getattr(iterator, "_shutdown_workers", lambda: None)()
+        if isinstance(self.loader, DataLoader):
+            self.loader._iterator = None
 
     def __enter__(self) -> Feed:
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self.close()
-
-
-def _explained(error: RuntimeError, loader: Any) -> Exception:
-    """PyTorch's worker errors in the learner's terms; any other error unchanged."""
-    text = str(error)
-    if "exited unexpectedly" in text or "is killed by signal" in text:
-        why = "shared memory (/dev/shm) full?" if "Bus error" in text else "host memory used up?"
-        count = getattr(loader, "num_workers", "?")
-        return LoaderFault(f"one of {count} workers died ({why}): {_line(error).split(' This error')[0]}")
-    if "Cannot re-initialize CUDA in forked subprocess" in text:
-        return LoaderFault(
-            "the data set uses the card inside a worker: move .to(device) out of the data set, into the step"
-        )
-    return error
+        why = self.fault(error) if error else ""
+        if why:
+            raise LoaderFault(why) from error

@@ -1,4 +1,4 @@
-"""Batch size: the knee, the smallest batch within 5 % of the best throughput."""
+"""Batch size: the knee, the smallest batch within 5% of the best throughput."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LARGEST = {"cpu": 4, "card": 16}
 
 
 def knee(build: Callable[[TrainConfig], Training], config: TrainConfig, clock: Clock, plan: Plan) -> int:
-    """The smallest batch within 5 % of the best throughput, on random resident batches, all sizes in turn.
+    """The smallest batch within 5% of the best throughput, on random resident batches, all sizes in turn.
 
     Looks at doublings of the present batch; stops growing where the device's memory ends.
     """

@@ -105,6 +105,7 @@ def read(rounds: Rounds, now, workload: str, here: Conditions) -> StarveResult:
         planted="",
         conditions=here,
         origin=here.origin,
+        wait_interval=rounds.share_interval(REAL, WAIT),
     )
 
 

@@ -45,6 +45,14 @@ class StarveResult(msgspec.Struct, frozen=True):
     planted: str
     conditions: Conditions
     origin: Origin
+    wait_interval: tuple[float, float] = (0.0, 1.0)
+    """95% interval of ``wait_share`` over the blocks."""
+
+    @property
+    def wait_percent(self) -> Rate:
+        """``wait_share`` with its interval, in percent of the time."""
+        low, high = self.wait_interval
+        return Rate(100 * self.wait_share, 100 * low, 100 * high, self.real.n, "%")
 
 
 class SweepPoint(msgspec.Struct, frozen=True):
@@ -111,7 +119,9 @@ def findings(result: StarveResult | SweepResult) -> Iterator[Finding]:
 
 
 def _limit_finding(result: StarveResult) -> Finding:
-    numbers = f"now {result.real}, data ceiling {result.ceiling}, loader alone {result.loader}"
+    numbers = f"now {result.real}, data ceiling {result.ceiling}"
+    if result.loader:
+        numbers += f", loader alone {result.loader}"
     if result.limit == "data":
         waits = f"{result.wait_share:.0%} {result.wait_name}"
         title = f"Data limits this run: {waits}, headroom <= {result.headroom.ratio:.1f}x"

@@ -135,6 +135,11 @@ def findings(result: LoopResult) -> Iterator[Finding]:
         )
 
 
+def change_words(record: Record) -> str:
+    """A change in a few words: the remedy and the new values."""
+    return f"{record.remedy}: {', '.join(f'{name} {getattr(record.config, name)}' for name in record.changed)}"
+
+
 def _values(record: Record) -> str:
     """The changed settings with their values, before and after."""
     return ", ".join(
@@ -146,24 +151,32 @@ def report(result: LoopResult) -> Report:
     """The loop's findings, its table, and the waterfall."""
     from gpuworkshop.figures.waterfall import waterfall
 
-    picture = waterfall(bars(result.records), result.origin, result.synthetic)
+    picture = waterfall(bars(result.records), result.origin, result.final.ceiling)
     title = f"Loop: {result.job.title}"
     return Report(title, result.origin, tuple(findings(result)), (table(result),), (picture,))
 
 
 def bars(records: Sequence[Record]) -> list:
     """The records as bars of the waterfall."""
+    return [_bar(record) for record in records]
+
+
+def _bar(record: Record):
     from gpuworkshop.figures.waterfall import Bar
 
-    found = []
-    for record in records:
-        ratio = record.comparison
-        label = record.remedy or "naive start"
-        interval = (ratio.ratio, ratio.low, ratio.high) if ratio else (None, None, None)
-        found.append(
-            Bar(label, record.rate, *interval, record.kept, record.why, record.learning.says if record.learning else "")
-        )
-    return found
+    seen, learned = record.comparison, record.learning
+    interval = (seen.ratio, seen.low, seen.high) if seen else (None, None, None)
+    value = getattr(record.config, record.changed[0]) if record.changed else None
+    label = record.remedy or "naive start"
+    why = "" if record.kept else seen.verdict if seen else record.why
+    return Bar(
+        f"{label}: {value}" if isinstance(value, int) else label,
+        record.rate,
+        *interval,
+        record.kept,
+        why,
+        learned.says.partition(":")[0] if learned else "",
+    )
 
 
 def table(result: LoopResult) -> Table:

@@ -128,7 +128,7 @@ class Climb:
         return msgspec.structs.replace(seen, config=self.now, planted=planted_words(self.asked.job))
 
     def knee(self, config: TrainConfig) -> int:
-        """The smallest batch within 5 % of the best throughput, on resident data."""
+        """The smallest batch within 5% of the best throughput, on resident data."""
         self.say("batch sizes in turn")
         return memory.knee(self.bench.build, config, self.bench.clock, self.bench.plan)
 

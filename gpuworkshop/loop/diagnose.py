@@ -46,7 +46,7 @@ def bound(remedy: Remedy, seen: StarveResult, cpus: int) -> float:
 def ranked(seen: StarveResult, cpus: int) -> list[tuple[Remedy, float]]:
     """The remedies worth trying with their bounds: those against the present limit first, then the largest bound.
 
-    Bounds within 5 % of each other are equal; then the order of the file decides, cheapest first.
+    Bounds within 5% of each other are equal; then the order of the file decides, cheapest first.
     """
 
     def rank(item: tuple[Remedy, float]) -> tuple[bool, float]:

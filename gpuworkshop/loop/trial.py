@@ -10,6 +10,7 @@ import msgspec
 from gpuworkshop.child import Tell
 from gpuworkshop.instruments import arms
 from gpuworkshop.instruments.feed import LoaderFault
+from gpuworkshop.instruments.starve import planted_words
 from gpuworkshop.loop.learning import Judgement, Learned, judge
 from gpuworkshop.loop.remedies import explaining
 from gpuworkshop.machine import allocation
@@ -24,20 +25,21 @@ SEEDS = (0, 1)
 """Seeds of the unchanged run that a changed one is held against."""
 
 
-class Trial(msgspec.Struct, frozen=True):
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """What one change did. ``comparison`` is after / before; None when the changed run could not be measured."""
 
     before: TrainConfig
     after: TrainConfig
     changed: tuple[str, ...]
-    comparison: Comparison | None
-    rate_before: Rate | None
-    rate_after: Rate | None
-    learning: Judgement | None
+    comparison: Comparison | None = None
+    rate_before: Rate | None = None
+    rate_after: Rate | None = None
+    learning: Judgement | None = None
     kept: bool
     why: str
-    paid_once_seconds: float
+    paid_once_seconds: float = 0.0
     origin: Origin
+    planted: str
 
 
 class Bench:
@@ -78,15 +80,23 @@ class Bench:
             learning = self.judge(after, remedy.numerics if remedy else "training")
         kept, why = _decision(comparison, learning, changed(before, after), remedy is not None)
         return Trial(
-            before, after, changed(before, after), comparison, rounds.rate("before"), rounds.rate("after"),
-            learning, kept, why, paid, self._origin(),
-        )  # fmt: skip
+            before=before,
+            after=after,
+            changed=changed(before, after),
+            comparison=comparison,
+            rate_before=rounds.rate("before"),
+            rate_after=rounds.rate("after"),
+            learning=learning,
+            kept=kept,
+            why=why,
+            paid_once_seconds=paid,
+            origin=self._origin(),
+            planted=planted_words(self.job),
+        )
 
     def _refused(self, before: TrainConfig, after: TrainConfig, why: str) -> Trial:
-        nothing = (None, None, None, None)
-        return Trial(
-            before, after, changed(before, after), *nothing, False, f"not possible: {why}", 0.0, self._origin()
-        )
+        what = dict(before=before, after=after, changed=changed(before, after), kept=False, why=f"not possible: {why}")
+        return Trial(**what, origin=self._origin(), planted=planted_words(self.job))
 
     def _origin(self) -> Origin:
         return conditions(self.device).origin

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 CGROUP = Path("/sys/fs/cgroup")
+MEMBERSHIP = Path("/proc/self/cgroup")
 
 
 class Cpus(msgspec.Struct, frozen=True):
@@ -19,12 +20,15 @@ class Cpus(msgspec.Struct, frozen=True):
     limits: dict[str, int]
 
 
-def cpus(env: Mapping[str, str] = os.environ, cgroup: Path = CGROUP) -> Cpus:
-    """The CPUs of this process's allocation; never the machine's count when a smaller limit holds."""
+def cpus(env: Mapping[str, str] = os.environ, cgroup: Path = CGROUP, membership: Path = MEMBERSHIP) -> Cpus:
+    """The CPUs of this process's allocation; never the machine's count when a smaller limit holds.
+
+    ``cgroup`` is the root of the cgroup v2 tree, and the line ``0::/path`` of ``membership`` the place in it.
+    """
     limits = {
         "SLURM_CPUS_PER_TASK": _slurm(env),
         "affinity": _affinity(),
-        "cgroup quota": _quota(cgroup),
+        "cgroup quota": _quota(cgroup, membership),
         "machine": os.cpu_count(),
     }
     known = {name: count for name, count in limits.items() if count}
@@ -34,7 +38,7 @@ def cpus(env: Mapping[str, str] = os.environ, cgroup: Path = CGROUP) -> Cpus:
 
 def _slurm(env: Mapping[str, str]) -> int | None:
     value = env.get("SLURM_CPUS_PER_TASK", "")
-    return int(value) if value.isdigit() and int(value) > 0 else None
+    return int(value) if value.isdecimal() and int(value) > 0 else None
 
 
 def _affinity() -> int | None:
@@ -43,20 +47,22 @@ def _affinity() -> int | None:
     return len(os.sched_getaffinity(0))
 
 
-def _quota(cgroup: Path) -> int | None:
+def _quota(cgroup: Path, membership: Path) -> int | None:
     """CPUs of the cgroup v2 quota of this process, the smallest on the way to the root; None without one."""
     try:
-        inside = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2].strip("/")
+        lines = membership.read_text().splitlines()
     except OSError:
         return None
+    inside = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
     here = cgroup / inside
     found = [_read_quota(folder / "cpu.max") for folder in (here, *here.parents) if folder.is_relative_to(cgroup)]
     return min((count for count in found if count), default=None)
 
 
 def _read_quota(file: Path) -> int | None:
+    """Whole CPUs of one ``cpu.max``, at least 1; None when it sets no limit or cannot be read."""
     try:
-        quota, period = file.read_text().split()
-        return None if quota == "max" else max(1, int(quota) // int(period))
+        quota, period = map(int, file.read_text().split())  # "max 100000" is no limit
     except (OSError, ValueError):
         return None
+    return max(1, quota // period) if quota > 0 and period > 0 else None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
 DataPath = Literal["cpu-decode", "card-decode", "pre-decoded"]
 Precision = Literal["fp32", "tf32", "bf16"]
 MemoryFormat = Literal["contiguous", "channels_last"]
+CHOICES = {"data_path": DataPath, "precision": Precision, "memory_format": MemoryFormat}
 
 
 class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,6 +29,9 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory_format: MemoryFormat = "contiguous"
 
     def __post_init__(self):
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in get_args(choices):
+                raise ValueError(f"{name} is {getattr(self, name)!r}: one of {', '.join(get_args(choices))}")
         if self.workers < 0:
             raise ValueError(f"workers is {self.workers}: it counts processes, 0 or more")
         if self.batch_size < 1:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
-from torchvision.io import decode_jpeg, read_file
+from torchvision.io import ImageReadMode, decode_jpeg
 from torchvision.models import resnet50
 from torchvision.transforms import v2
 
@@ -62,9 +62,9 @@ class JpegBytes(Dataset):
     def __len__(self) -> int:
         return len(self.pictures)
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
         time.sleep(self.storage_wait)
-        return read_file(self.pictures.files[index]), self.pictures.labels[index]
+        return np.fromfile(self.pictures.files[index], np.uint8), self.pictures.labels[index]
 
 
 class Decoded(Dataset):
@@ -82,9 +82,13 @@ class Decoded(Dataset):
         return self.pictures[indices], self.labels[indices]
 
 
-def bytes_and_labels(samples: list) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """Collate undecoded pictures: they differ in length, so they stay a list."""
-    return [data for data, _ in samples], torch.tensor([label for _, label in samples])
+def packed(samples: list[tuple[np.ndarray, int]]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Collate undecoded pictures: lengths (B,), all their bytes in one row, labels (B,).
+
+    One tensor a batch, because each one that comes from a worker takes a file descriptor.
+    """
+    lengths = torch.tensor([len(data) for data, _ in samples])
+    return lengths, torch.from_numpy(np.concatenate([d for d, _ in samples])), torch.tensor([y for _, y in samples])
 
 
 def loader(config: TrainConfig, job: Job, pictures: Pictures) -> DataLoader:
@@ -105,7 +109,7 @@ def loader(config: TrainConfig, job: Job, pictures: Pictures) -> DataLoader:
         batches = BatchSampler(RandomSampler(rows), config.batch_size, drop_last=True)
         return DataLoader(rows, sampler=batches, batch_size=None, **knobs)
     if config.data_path == "card-decode":
-        files, knobs["collate_fn"] = JpegBytes(pictures, job.storage_wait), bytes_and_labels
+        files, knobs["collate_fn"] = JpegBytes(pictures, job.storage_wait), packed
     else:
         files = JpegFiles(pictures, job.sizes.picture_px, job.storage_wait)
     return DataLoader(files, config.batch_size, shuffle=True, drop_last=True, **knobs)
@@ -114,7 +118,7 @@ def loader(config: TrainConfig, job: Job, pictures: Pictures) -> DataLoader:
 class Prepare:
     """What is left to do to a loader's batch on the device: copy, decode, crop, normalize, lay out in memory.
 
-    ``prepare((pictures, labels))`` gives float32 (B, 3, px, px) and int64 (B,), both on ``device``.
+    ``prepare(batch)`` gives float32 (B, 3, px, px) and int64 (B,), both on ``device``.
     """
 
     def __init__(self, config: TrainConfig, px: int, device: str):
@@ -123,12 +127,13 @@ class Prepare:
         self.std = torch.tensor(STD, device=device).view(1, 3, 1, 1)
 
     def __call__(self, batch) -> tuple[torch.Tensor, torch.Tensor]:
-        pictures, labels = batch
+        *pictures, labels = batch
         if self.config.data_path == "card-decode":
-            decoded = decode_jpeg(pictures, device=self.device)
+            lengths, data = pictures
+            decoded = decode_jpeg(list(data.split(lengths.tolist())), ImageReadMode.RGB, self.device)
             pictures = torch.cat([self.crop(picture[None]) for picture in decoded])
         else:
-            pictures = pictures.to(self.device, non_blocking=True)
+            pictures = pictures[0].to(self.device, non_blocking=True)
             if self.config.data_path == "pre-decoded":
                 pictures = self.crop(pictures)
         if self.config.memory_format == "channels_last":
@@ -156,7 +161,7 @@ def random_crop(pictures: torch.Tensor, px: int) -> torch.Tensor:
     box[:, 0, 2] = (torch.rand(count, device=device) * 2 - 1) * (1 - wide)
     box[:, 1, 2] = (torch.rand(count, device=device) * 2 - 1) * (1 - tall)
     grid = nn.functional.affine_grid(box, [count, 3, px, px], align_corners=False)
-    return nn.functional.grid_sample(pictures.float(), grid, mode="bilinear", align_corners=False)
+    return nn.functional.grid_sample(pictures.float(), grid, "bilinear", "border", align_corners=False)
 
 
 def network(name: str, classes: int) -> nn.Module:

@@ -13,8 +13,8 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -111,7 +111,7 @@ def _write_all(folder: Path, numbers: Sequence[int], progress: Progress) -> None
     """Write into a temporary folder and rename it: whoever is first wins, nobody sees half a set."""
     half = Path(tempfile.mkdtemp(prefix=folder.name, dir=folder.parent))
     try:
-        in_threads(partial(write_picture, str(half)), numbers, progress)
+        deque(in_workers(partial(write_picture, str(half)), numbers, progress), maxlen=0)
         try:
             half.rename(folder)
         except OSError:
@@ -121,15 +121,38 @@ def _write_all(folder: Path, numbers: Sequence[int], progress: Progress) -> None
         shutil.rmtree(half, ignore_errors=True)
 
 
-def in_threads(work: Callable, items: Sequence, progress: Progress) -> list:
-    """``[work(item) for item in items]`` over this allocation's CPUs (the picture library runs without the GIL)."""
-    done = []
-    with ThreadPoolExecutor(allocation.cpus().count) as pool:
-        for result in pool.map(work, items):
-            done.append(result)
-            if len(done) % 32 == 0:
-                progress(len(done) / len(items))
-    return done
+class _Work:
+    """A data set whose samples are pieces of work: so PyTorch's own loader runs them in its worker processes."""
+
+    def __init__(self, work: Callable, items: Sequence):
+        self.work, self.items = work, items
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, position: int):
+        try:
+            return self.work(self.items[position])
+        except Exception as error:  # raised again where it is waited for, in its own words
+            return error
+
+
+def in_workers(work: Callable, items: Sequence, progress: Progress) -> Iterator:
+    """``work(item)`` for each item in order, in as many worker processes as this allocation has CPUs."""
+    from torch.utils.data import DataLoader
+
+    workers = allocation.cpus().count
+    done = DataLoader(_Work(work, items), batch_size=None, num_workers=workers, collate_fn=_as_it_is)
+    for position, result in enumerate(done):
+        if isinstance(result, Exception):
+            raise result
+        yield result
+        if position % 32 == 0:
+            progress(position / len(items))
+
+
+def _as_it_is(sample):
+    return sample
 
 
 def write_picture(folder: str, number: int) -> None:
@@ -171,22 +194,34 @@ def _ellipse(random: np.random.Generator) -> np.ndarray:
 
 
 def open_rgb(file: str, storage_wait: float = 0.0):
-    """A picture file as a decoded RGB PIL image, after a planted wait of so many seconds."""
+    """A picture file as a decoded RGB PIL image, after a planted wait of so many seconds.
+
+    ValueError names a file that cannot be read.
+    """
     from PIL import Image
 
     time.sleep(storage_wait)
-    with Image.open(file) as image:
-        return image.convert("RGB")
+    try:
+        with Image.open(file) as image:
+            return image.convert("RGB")
+    except OSError as error:
+        why = error.strerror or str(error).partition(" '")[0]
+        raise ValueError(f"cannot read picture {file!r}: {why}") from error
 
 
 def pre_decode(pictures: Pictures, px: int, progress: Progress = _quiet) -> Path:
     """Decode all pictures once into a uint8 file (N, 3, px, px) in the cache; returns its path."""
     file = cache_folder() / f"decoded-{px}px-{fingerprint(pictures)}.npy"
     if not file.exists():
-        rows = in_threads(partial(square, px), pictures.files, progress)
-        half = file.with_suffix(f".{time.time_ns()}.npy")
-        np.save(half, np.stack(rows))
-        half.replace(file)
+        half = file.with_suffix(f".{os.getpid()}.npy")
+        try:
+            rows = np.lib.format.open_memmap(half, "w+", np.uint8, (len(pictures), 3, px, px))
+            for position, row in enumerate(in_workers(partial(square, px), pictures.files, progress)):
+                rows[position] = row
+            rows.flush()
+            half.replace(file)
+        finally:
+            half.unlink(missing_ok=True)
     return file
 
 

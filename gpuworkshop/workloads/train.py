@@ -87,8 +87,8 @@ def endless(loader: DataLoader) -> Iterator:
         yield from loader
 
 
-def parse(arguments: list[str] | None) -> tuple[TrainConfig, Job, argparse.Namespace]:
-    """The command line: each field of the config is a flag."""
+def parse(arguments: list[str] | None) -> tuple[Training, int]:
+    """The training run and the number of steps that a command line asks for: each field of the config is a flag."""
     parser = argparse.ArgumentParser(prog="train", description="Train on pictures and print the loss.")
     parser.add_argument("--preset", choices=PRESETS, default="tiny")
     parser.add_argument("--data", help="a folder of JPEG files instead of the written set")
@@ -107,22 +107,21 @@ def parse(arguments: list[str] | None) -> tuple[TrainConfig, Job, argparse.Names
     given = parser.parse_args(arguments)
     try:
         config = TrainConfig(**{name: getattr(given, name) for name in TrainConfig.__struct_fields__})
-        return config, Job(given.preset, given.data, given.storage_wait, given.seed), given
+        return build(config, Job(given.preset, given.data, given.storage_wait, given.seed), given.device), given.steps
     except ValueError as error:
         parser.error(str(error))
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Train for some steps; print the loss and the throughput as it goes."""
-    config, job, given = parse(arguments)
-    training = build(config, job, given.device)
+    training, steps = parse(arguments)
     training.use_precision()
     began, seen = time.perf_counter(), 0
-    for step, batch in zip(range(1, given.steps + 1), endless(training.loader), strict=False):
+    for step, batch in zip(range(1, steps + 1), endless(training.loader), strict=False):
         x, y = training.prepare(batch)
         loss = training.step(x, y)
         seen += len(y)
-        if step % 10 == 0 or step == given.steps:
+        if step % 10 == 0 or step == steps:
             print(f"step {step:4d}  loss {loss.item():.3f}  {seen / (time.perf_counter() - began):,.0f} images/s")
 
 

@@ -51,6 +51,7 @@ def chapter(name: str) -> Callable[[Path], Path]:
 
 NOTEBOOKS = {
     "small": (small_notebook, 60),
+    "04": (chapter("04_starve"), 240),
 }
 """What is opened, and the seconds that running all its cells may take."""
 

@@ -94,7 +94,9 @@ def ladder(trial: Any) -> Found:
         return wrong("no-trial", kind=type(trial).__name__)
     found = _wrong_change(trial) or _wrong_outcome(trial)
     return found or right(
-        changed=_named(trial.changed), comparison=trial.comparison, learning=trial.learning.says
+        changed=_named(trial.changed),
+        comparison=trial.comparison,
+        learning=trial.learning.says + (f" (planted: {trial.planted})" if trial.planted else ""),
     )
 
 

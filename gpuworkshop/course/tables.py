@@ -1,0 +1,67 @@
+"""Tables in Markdown, made from the recordings, between marks in a text such as README.
+
+``python -m gpuworkshop.course.tables README.md`` writes them anew.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from gpuworkshop.course import replay
+from gpuworkshop.loop import climb
+from gpuworkshop.loop.climb import LoopResult
+
+
+def loop_table(result: LoopResult) -> str:
+    """What each kept change brought, and how far that is from both ceilings."""
+    rows = [("naive start", f"{result.baseline.real.value:,.0f}", "")]
+    for record in result.kept:
+        ratio = record.comparison
+        rows.append(
+            (
+                climb.change_words(record),
+                f"{record.rate.value:,.0f}",
+                f"{ratio.ratio:.2f}x ({ratio.low:.2f} to {ratio.high:.2f})",
+            )
+        )
+    share = result.of_synthetic
+    rows.append(("final run, measured again", f"{result.final.real.value:,.0f}", f"{result.gain:.0f}x in all"))
+    rows.append(("data ceiling: real batches, resident", f"{result.final.ceiling.value:,.0f}", ""))
+    reached = f"the final run reaches {share.ratio:.2f} ({share.low:.2f} to {share.high:.2f}) of it"
+    rows.append(("random batches, resident", f"{result.synthetic.value:,.0f}", reached))
+    if result.jpegs:
+        rows.append(
+            (f"best run that still decodes JPEGs ({result.jpegs_config.data_path})", f"{result.jpegs.value:,.0f}", "")
+        )
+    lines = ["| change | images/s | against the run before, in turn |", "|---|--:|---|"]
+    lines += [f"| {' | '.join(row)} |" for row in rows]
+    refused = ", ".join(dict.fromkeys(record.remedy for record in result.refused)) or "nothing"
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"Tried and not kept: {refused}. {result.job.title}, {result.conditions.cpus} CPUs; {result.origin}.",
+        ]
+    )
+
+
+TABLES: dict[str, Callable[[], str]] = {"loop": lambda: loop_table(replay.load("loop"))}
+"""What stands between ``<!-- table: NAME -->`` and ``<!-- end -->``."""
+
+
+def filled(text: str) -> str:
+    """A text with every table between its marks made anew. KeyError for a table that is not known."""
+
+    def fill(mark: re.Match) -> str:
+        return f"<!-- table: {mark[1]} -->\n\n{TABLES[mark[1]]()}\n\n<!-- end -->"
+
+    return re.sub(r"<!-- table: ([\w-]+) -->.*?<!-- end -->", fill, text, flags=re.DOTALL)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        file = Path(name)
+        file.write_text(filled(file.read_text()))

@@ -1,0 +1,189 @@
+"""Recordings: read by type, marked as recorded wherever a number has an origin, and refused when they are not ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpuworkshop.course import replay
+from gpuworkshop.instruments.starve import StarveResult, SweepPoint, SweepResult
+from gpuworkshop.loop.climb import LoopResult
+from gpuworkshop.loop.ledger import Record
+from gpuworkshop.machine.conditions import Conditions
+from gpuworkshop.report import Finding, Origin, Report, envelope
+from gpuworkshop.timing import Comparison, Rate
+from gpuworkshop.workloads.config import Job, TrainConfig
+
+CARD = Conditions(
+    device="cuda:0", machine="NVIDIA Test Card", uuid="GPU-0", driver="1.0", cpus=8, cpus_said_by="affinity",
+    threads=8, python="3.11", torch="2.11", kit="0.0.1", date="2026-12-01",
+)  # fmt: skip
+RECORDED = Origin("recorded on", "NVIDIA Test Card", "2026-12-01", "0.0.1")
+
+
+def rate(value: float) -> Rate:
+    return Rate(value, value * 0.99, value * 1.01, 8)
+
+
+def comparison(ratio: float) -> Comparison:
+    return Comparison(ratio, ratio * 0.98, ratio * 1.02, 8, 0.03, "faster")
+
+
+def starved(date: str = "2026-12-01") -> StarveResult:
+    here = msgspec.structs.replace(CARD, date=date)
+    return StarveResult(
+        workload="resnet50 at 224 px", real=rate(100), ceiling=rate(1000), loader=rate(101),
+        headroom=comparison(10), wait_name="stall", wait_share=0.89, data_work_share=0.01, slowed_share=0.0,
+        agrees=True, limit="data", startup_seconds=0.2, workers=0, batch_size=32, config=TrainConfig(),
+        planted="", conditions=here, origin=here.origin,
+    )  # fmt: skip
+
+
+def swept() -> SweepResult:
+    points = (SweepPoint(0, rate(100), None), SweepPoint(7, rate(600), comparison(6)))
+    return SweepResult("resnet50 at 224 px", points, rate(1000), 8, "", CARD, CARD.origin)
+
+
+def climbed() -> LoopResult:
+    decoded = TrainConfig(data_path="pre-decoded")
+    base = dict(when="2026-12-01T10:00:00+00:00", run="r", workload="resnet50", conditions=CARD, kept=True)
+    records = (
+        Record(kind="baseline", config=TrainConfig(), rate=rate(100), **base),
+        Record(
+            kind="change", config=decoded, rate=rate(900), before=TrainConfig(), remedy="pre-decoded pictures",
+            changed=("data_path",), comparison=comparison(9), why="faster: 9.00x", **base,
+        ),
+    )  # fmt: skip
+    return LoopResult(
+        run="r", job=Job("card"), baseline=starved(), records=records, final=starved(), synthetic=rate(1100),
+        of_synthetic=comparison(0.9), jpegs=rate(600), jpegs_config=TrainConfig(workers=7), gain=9.0,
+        stopped="nothing that is left to try pays", seconds=60.0, conditions=CARD, origin=CARD.origin,
+    )  # fmt: skip
+
+
+RESULTS = {"starve": starved, "sweep": swept, "loop": climbed}
+
+
+def recording(of: Any, **changes: Any) -> bytes:
+    """A recording as `--json` prints it, with some of its parts changed."""
+    whole = msgspec.json.decode(envelope(of, of.origin, [Finding("ok", "fine")]))
+    return msgspec.json.encode({**whole, "kit": "0.0.1", **changes})
+
+
+def write(folder: Path, name: str, result: Any) -> None:
+    (folder / name).write_bytes(recording(result))
+
+
+def origins(value: Any) -> Iterator[Origin]:
+    """Every origin in a result, however deep."""
+    if isinstance(value, Origin):
+        yield value
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            yield from origins(getattr(value, name))
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from origins(part)
+
+
+@pytest.mark.parametrize("what", RESULTS)
+def test_a_recording_is_the_result_with_every_origin_marked(tmp_path: Path, what: str) -> None:
+    result = RESULTS[what]()
+    write(tmp_path, f"{what}-test.json", result)
+    loaded = replay.load(what, folder=tmp_path)
+    assert type(loaded) is type(result)
+    assert set(origins(loaded)) == {RECORDED}
+    assert len(list(origins(loaded))) == len(list(origins(result)))
+    assert unmarked(loaded) == result
+
+
+def unmarked(value: Any) -> Any:
+    """The result with every origin as it was when it was measured."""
+    if isinstance(value, Origin):
+        return CARD.origin
+    if isinstance(value, msgspec.Struct):
+        return type(value)(**{name: unmarked(getattr(value, name)) for name in value.__struct_fields__})
+    return tuple(map(unmarked, value)) if isinstance(value, tuple) else value
+
+
+@pytest.mark.parametrize("what", RESULTS)
+def test_a_recording_is_shown_as_a_report_with_its_mark(tmp_path: Path, what: str) -> None:
+    write(tmp_path, f"{what}-test.json", RESULTS[what]())
+    shown = replay.show(what, folder=tmp_path)
+    assert isinstance(shown, Report) and shown.figures
+    assert str(RECORDED) in str(shown) and "measured here" not in str(shown)
+    html = shown._repr_mimebundle_()["text/html"]
+    assert "recorded on NVIDIA Test Card" in html and "measured here" not in html
+
+
+@pytest.mark.parametrize("what", RESULTS)
+def test_the_picture_alone_carries_the_mark(tmp_path: Path, what: str) -> None:
+    write(tmp_path, f"{what}-test.json", RESULTS[what]())
+    alone = replay.picture(what, folder=tmp_path)
+    assert alone == replay.show(what, folder=tmp_path).figures[0]
+    assert str(RECORDED) in alone.text and "recorded on NVIDIA Test Card" in alone.svg
+
+
+def test_without_a_recording_there_is_a_note(tmp_path: Path) -> None:
+    assert replay.load("loop", folder=tmp_path) is None
+    assert replay.load("loop", folder=tmp_path / "missing") is None
+    assert "no recording of `loop`." in str(replay.show("loop", folder=tmp_path))
+    assert "no recording of `loop` on h200." in str(replay.picture("loop", "h200", folder=tmp_path))
+
+
+def test_a_card_can_be_named_and_the_newest_comes_first(tmp_path: Path) -> None:
+    write(tmp_path, "starve-old.json", starved("2026-12-01"))
+    write(tmp_path, "starve-new.json", starved("2026-12-09"))
+    write(tmp_path, "starve-middle.json", starved("2026-12-05"))
+    assert replay.load("starve", folder=tmp_path).origin.date == "2026-12-09"
+    assert replay.load("starve", "old", tmp_path).origin.date == "2026-12-01"
+    assert replay.load("starve", "other", tmp_path) is None
+
+
+def test_what_is_available_is_known_from_the_names(tmp_path: Path) -> None:
+    for name in ("starve-h200.json", "loop-rtx-6000.json", "loop.json", "notes-h200.json", "sweep-h200.txt"):
+        (tmp_path / name).touch()
+    found = [(one.what, one.card) for one in replay.available(tmp_path)]
+    assert found == [("loop", "rtx-6000"), ("starve", "h200")]
+    assert replay.available(tmp_path / "missing") == []
+
+
+def test_another_thing_is_not_known(tmp_path: Path) -> None:
+    with pytest.raises(KeyError, match="starve, sweep, loop"):
+        replay.load("profile", folder=tmp_path)
+
+
+GOOD = msgspec.to_builtins(starved())
+BROKEN = {
+    "nothing": b"",
+    "half of it": recording(starved())[:400],
+    "no text": b"\xff\xfe\x00",
+    "other JSON": b'{"cells": []}',
+    "another result": recording(swept()),
+    "a word for a number": recording(starved(), result={**GOOD, "wait_share": "89%"}),
+    "a missing field": recording(starved(), result={"real": GOOD["real"]}),
+    "another level": recording(starved(), findings=[{"level": "bad", "title": ""}]),
+    "a part too many": recording(starved(), by="hand"),
+    "a claim": recording(starved(), origin={"mark": "claimed by", "on": "somebody"}),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_broken_or_foreign_file_is_refused_in_one_line(tmp_path: Path, what: str) -> None:
+    (tmp_path / "starve-bad.json").write_bytes(BROKEN[what])
+    with pytest.raises(ValueError) as refused:
+        replay.load("starve", folder=tmp_path)
+    assert re.fullmatch(r"starve-bad\.json is not a recording of starve: .+", str(refused.value))
+
+
+def test_every_recording_of_the_course_can_be_shown() -> None:
+    for one in replay.available():
+        assert str(replay.load(one.what, one.card).origin).startswith("recorded on"), one.file.name
+        assert replay.show(one.what, one.card).figures, one.file.name
+    known = {one.file for one in replay.available()}
+    assert set(replay.FOLDER.glob("*")) <= known, "a file of the folder is no recording"

@@ -1,0 +1,444 @@
+"""Does starve see what was planted? Real loaders and steps that wait, and what its results are said to mean."""
+
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import psutil
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+from gpuworkshop.child import ChildFailed, Progress, Tell
+from gpuworkshop.instruments import arms, starve
+from gpuworkshop.instruments.feed import LoaderFault
+from gpuworkshop.instruments.starve_result import SweepPoint, strip, tells_same_story, which_limit
+from gpuworkshop.machine.conditions import conditions
+from gpuworkshop.timing import Comparison, Plan, Rate, compare
+from gpuworkshop.workloads.config import Job, TrainConfig
+
+QUICK = Plan(block_seconds=0.05, budget_seconds=0.5)
+WAIT = 30
+"""Seconds that a test waits for something that must happen; how fast it happens is not tested."""
+
+
+class Slow(Dataset):
+    """Samples that each really take ``seconds`` to come. The wait needs no CPU, so workers bring their number."""
+
+    def __init__(self, seconds: float, count: int = 64):
+        self.seconds, self.count = seconds, count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(self.seconds)
+        return torch.full((2,), float(index))
+
+
+class Fragile(Slow):
+    """A worker that comes to sample 3 is killed."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if get_worker_info() and index == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+def loader(seconds: float, workers: int = 0, **rest) -> DataLoader:
+    """Batches of eight slow samples."""
+    return DataLoader(Slow(seconds), batch_size=8, num_workers=workers, **rest)
+
+
+def step_of(seconds: float):
+    """A step that takes so long."""
+    return lambda batch: time.sleep(seconds)
+
+
+@pytest.fixture(autouse=True)
+def no_children_left():
+    """Whatever is measured here, no worker process stays."""
+    before = set(multiprocessing.active_children())
+    yield
+    assert not set(multiprocessing.active_children()) - before
+
+
+# ---------------------------------------------------------------- the first door
+
+
+def test_a_slow_loader_limits_and_the_wait_is_the_planted_one() -> None:
+    """16 ms of loading before 8 ms of step: two thirds of the time, and three times the rate without it."""
+    seen = starve.measure(loader(0.002), step_of(0.008), device="cpu", plan=QUICK)
+    assert seen.limit == "data"
+    assert (seen.wait_name, seen.workers, seen.batch_size) == ("loader wait", 0, 8)
+    assert seen.wait_share == pytest.approx(2 / 3, abs=0.07)
+    assert seen.headroom.ratio == pytest.approx(3, rel=0.15)
+    assert seen.loader.value == pytest.approx(1.5 * seen.real.value, rel=0.15)
+    assert seen.agrees is True
+    assert abs(seen.slowed_share) < 0.1 and seen.data_work_share < 0.05
+
+
+def test_a_slow_step_limits_and_a_perfect_loader_brings_nothing() -> None:
+    seen = starve.measure(loader(0.0), step_of(0.02), device="cpu", plan=QUICK)
+    assert seen.limit == "compute"
+    assert seen.wait_share < 0.1 and seen.agrees is True
+    assert 0.95 < seen.headroom.ratio < 1.1
+    assert seen.loader.value > 5 * seen.real.value
+
+
+def test_work_in_prepare_is_data_work_and_belongs_to_the_headroom() -> None:
+    seen = starve.measure(loader(0.0), step_of(0.01), lambda batch: time.sleep(0.01) or batch, device="cpu", plan=QUICK)
+    assert seen.data_work_share == pytest.approx(0.5, abs=0.07)
+    assert seen.wait_share < 0.1
+    assert seen.headroom.ratio == pytest.approx(2, rel=0.15)
+    assert seen.limit == "data" and seen.agrees is True
+
+
+def test_four_slow_workers_are_still_the_limit() -> None:
+    """Items of 5 ms in batches of 8 over 4 workers take 10 ms a batch, the step 2.5 ms: bound by the loader.
+
+    Waits come in bursts, one long and three short ones, and the start of the workers lies in no block.
+    Stands in for pytorch/pytorch#19836, pytorch/pytorch#2978, pytorch/pytorch#8371.
+    """
+    late = loader(0.005, 4, worker_init_fn=lambda worker: time.sleep(0.5))
+    seen = starve.measure(late, step_of(0.0025), device="cpu", plan=QUICK)
+    assert seen.limit == "data" and seen.workers == 4
+    assert seen.agrees is None
+    assert seen.headroom.ratio == pytest.approx(4, rel=0.3)
+    assert seen.wait_share > 0.5
+    assert seen.startup_seconds >= 0.5
+
+
+def test_enough_workers_hide_the_loader() -> None:
+    seen = starve.measure(loader(0.001, 2), step_of(0.02), device="cpu", plan=QUICK)
+    assert seen.limit == "compute"
+    assert seen.wait_share < 0.1
+
+
+def test_the_loader_alone_can_be_left_out() -> None:
+    seen = starve.measure(loader(0.0), step_of(0.01), device="cpu", plan=QUICK, loader_alone=False)
+    assert seen.loader is None
+    assert "None" not in str(starve.report(seen))
+
+
+def test_the_ceiling_uses_eight_different_batches() -> None:
+    """One batch again and again would stay in the caches of the device."""
+    used: set[float] = set()
+
+    def step(batch: torch.Tensor) -> None:
+        time.sleep(0.005)
+        if sys._getframe(1).f_code is arms.Resident.step.__code__:
+            used.add(float(batch[0, 0]))
+
+    starve.measure(loader(0.0), step, device="cpu", plan=QUICK, loader_alone=False)
+    assert len(used) == 8
+
+
+def test_progress_comes_in_order() -> None:
+    shares = []
+
+    class Told(Tell):
+        def progress(self, share: float, text: str = "") -> None:
+            shares.append(share)
+
+    starve.measure(loader(0.0), step_of(0.005), device="cpu", plan=QUICK, tell=Told())
+    assert shares == sorted(shares) and shares[0] == 0.0 and shares[-1] > 0.5
+
+
+def test_a_step_that_raises_passes_its_own_error() -> None:
+    def step(batch: torch.Tensor) -> None:
+        raise ZeroDivisionError("mat1 and mat2 shapes cannot be multiplied")
+
+    with pytest.raises(ZeroDivisionError, match="^mat1 and mat2 shapes cannot be multiplied$"):
+        starve.measure(loader(0.0, 2), step, device="cpu", plan=QUICK)
+
+
+def test_a_loader_without_batches_is_named() -> None:
+    few = DataLoader(Slow(0.0, 33), batch_size=64, drop_last=True)
+    with pytest.raises(LoaderFault, match="33 samples < batch size 64 with drop_last=True"):
+        starve.measure(few, step_of(0.0), device="cpu", plan=QUICK)
+
+
+def test_an_iterator_instead_of_a_loader_is_named() -> None:
+    with pytest.raises(LoaderFault, match="hand over the loader itself"):
+        starve.measure(iter(loader(0.0)), step_of(0.0), device="cpu", plan=QUICK)
+
+
+def test_a_worker_that_dies_is_named() -> None:
+    with pytest.raises(LoaderFault, match="a worker died"):
+        starve.measure(DataLoader(Fragile(0.001), num_workers=2), step_of(0.001), device="cpu", plan=QUICK)
+
+
+def test_an_interrupt_ends_the_workers() -> None:
+    steps = iter(range(30))
+
+    def step(batch: torch.Tensor) -> None:
+        time.sleep(0.005)
+        if next(steps, None) is None:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        starve.measure(loader(0.001, 2), step, device="cpu", plan=QUICK)
+
+
+def test_batches_of_any_shape_are_counted_and_moved() -> None:
+    batch = {"x": torch.zeros(6, 2), "more": [torch.zeros(6), ("name",)]}
+    assert arms.size(batch) == arms.size((torch.zeros(6, 2), torch.zeros(6))) == arms.size([[1] * 6]) == 6
+    assert arms.size(torch.tensor(3.0)) == arms.size("a name") == arms.size({}) == 1
+    there = arms.moved(batch, "meta")
+    assert there["x"].is_meta and there["more"][0].is_meta and there["more"][1] == ("name",)
+
+
+# ---------------------------------------------------------------- the sweep
+
+
+def sweep(counts: tuple[int, ...], dataset: Dataset | None = None, step: float = 0.001) -> starve.SweepResult:
+    """A sweep over a loader that waits 8 ms a batch."""
+    given = DataLoader(dataset or Slow(0.001), batch_size=8)
+    return starve.sweep(given, step_of(step), lambda batch: batch, counts, device="cpu", plan=QUICK)
+
+
+def test_a_sweep_finds_the_workers_that_help() -> None:
+    seen = sweep((0, 2, 4))
+    assert [point.workers for point in seen.points] == [0, 2, 4]
+    assert seen.points[0].against_zero is None
+    assert [point.against_zero.verdict for point in seen.points[1:]] == ["faster", "faster"]
+    assert seen.points[1].against_zero.ratio == pytest.approx(2.2, rel=0.25)
+    assert seen.ceiling.value > 3 * seen.points[0].rate.value
+
+
+def test_a_sweep_goes_on_where_a_number_of_workers_is_not_possible() -> None:
+    """Stands in for FoNDUE-HTR/Documentation#13, ymoslem/OpenNMT-Tutorial#6, open-mmlab/mmrotate#501."""
+    seen = sweep((0, 1), Fragile(0.001))
+    assert seen.points[0].rate is not None
+    assert seen.points[1].rate is None and "a worker died" in seen.points[1].note
+    assert any(finding.title == "1 workers: not possible" for finding in starve.findings(seen))
+
+
+def test_a_sweep_of_what_has_no_workers_says_so() -> None:
+    seen = starve.sweep([torch.zeros(8, 2)] * 4, step_of(0.002), lambda batch: batch, (0, 2), device="cpu", plan=QUICK)
+    assert seen.points[0].rate is not None
+    assert "cannot be rebuilt with 2 workers" in seen.points[1].note
+
+
+def test_a_sweep_in_which_nothing_is_possible_raises() -> None:
+    with pytest.raises(LoaderFault, match="a worker died"):
+        sweep((1, 2), Fragile(0.001))
+
+
+@pytest.mark.parametrize(
+    ("cpus", "counts"),
+    [(1, (0, 1)), (2, (0, 1, 2)), (4, (0, 1, 2, 3, 4)), (6, (0, 1, 2, 4, 5, 6)), (16, (0, 1, 2, 4, 8, 15, 16))],
+)
+def test_the_sweep_goes_up_to_the_cpus_and_looks_at_the_rule(cpus, counts) -> None:
+    assert starve.worker_counts(cpus) == counts
+
+
+# ---------------------------------------------------------------- verdicts
+
+
+def ratio(value: float, spread: float = 0.01) -> Comparison:
+    """A comparison with this ratio."""
+    return compare([np.log(value) + spread * (-1) ** n for n in range(8)])
+
+
+@pytest.mark.parametrize(
+    ("share", "headroom", "same"),
+    [
+        (0.5, ratio(2.0), True),
+        (0.45, ratio(2.0), True),
+        (0.3, ratio(2.0), False),  # half of the wait is missing
+        (0.7, ratio(2.0), False),  # more wait than it would bring to remove it
+        (0.0, ratio(1.0), True),
+        (0.9, ratio(10.0), True),
+        (0.5, ratio(10.0), False),
+        (0.3, ratio(2.0, 0.4), True),  # noise may explain it
+    ],
+)
+def test_wait_and_headroom_tell_the_same_story_or_not(share, headroom, same) -> None:
+    assert tells_same_story(share, headroom) is same
+
+
+@pytest.mark.parametrize(
+    ("headroom", "agrees", "limit"),
+    [
+        (ratio(2.0), True, "data"),
+        (ratio(2.0), None, "data"),
+        (ratio(2.0), False, "unknown"),
+        (ratio(1.05), True, "compute"),  # certain, and little
+        (ratio(1.3, 0.8), True, "compute"),  # nobody knows whether there is any
+        (ratio(0.9), None, "compute"),
+        (compare([0.7]), None, "unknown"),
+    ],
+)
+def test_which_of_the_two_limits(headroom, agrees, limit) -> None:
+    assert which_limit(headroom, agrees) == limit
+
+
+# ---------------------------------------------------------------- what is said
+
+
+def rate(value: float) -> Rate:
+    return Rate(value, 0.98 * value, 1.02 * value, 8)
+
+
+def result(**changes) -> starve.StarveResult:
+    """A starved run without workers, with changes."""
+    here = msgspec.structs.replace(conditions("cpu"), cpus=8, cpus_said_by="SLURM_CPUS_PER_TASK")
+    starved = starve.StarveResult(
+        workload="a test", real=rate(100), ceiling=rate(300), loader=rate(150), headroom=ratio(3.0),
+        wait_name="loader wait", wait_share=0.6, data_work_share=0.05, slowed_share=0.02, agrees=True, limit="data",
+        startup_seconds=0.4, workers=0, batch_size=32, config=None, planted="", conditions=here, origin=here.origin,
+    )  # fmt: skip
+    return msgspec.structs.replace(starved, **changes)
+
+
+def said(found) -> dict[str, str]:
+    """Levels by title."""
+    return {finding.title: finding.level for finding in starve.findings(found)}
+
+
+def test_a_starved_run_is_told_its_wait_and_its_bound() -> None:
+    (finding,) = starve.findings(result())
+    assert finding.level == "warning"
+    assert finding.title == "Data limits this run: 60% loader wait, headroom <= 3.0x"
+    assert "100 images/s" in finding.evidence and "300 images/s" in finding.evidence and "150" in finding.evidence
+    assert "num_workers" in finding.fix
+
+
+def test_a_run_that_is_not_starved_is_told_to_leave_its_loader_alone() -> None:
+    (finding,) = starve.findings(result(limit="compute", headroom=ratio(1.04), wait_share=0.03))
+    assert finding.level == "ok" and "<= 1.04x" in finding.title and "leave the loader alone" in finding.fix
+
+
+def test_a_contradiction_is_unknown_and_shows_its_terms() -> None:
+    levels = said(result(limit="unknown", agrees=False))
+    assert set(levels.values()) == {"unknown"} and len(levels) == 2
+
+
+def test_a_step_slowed_by_the_loader_is_named() -> None:
+    levels = said(result(slowed_share=0.2, workers=2, agrees=None))
+    assert levels["The step itself is slowed by the loader: 20% of the time"] == "notice"
+    assert not any("slowed" in title for title in said(result(slowed_share=0.04)))
+
+
+def test_more_workers_than_cpus_are_a_warning_with_the_limit_that_counts() -> None:
+    """Stands in for embeddings-benchmark/mteb#1331, codalab/codalab-worksheets#2046, Netflix/metaflow#2160."""
+    found = next(
+        f for f in starve.findings(result(workers=104, agrees=None)) if "104 workers" in f.title and "CPUs" in f.title
+    )
+    assert found.level == "warning"
+    assert "8 CPUs by SLURM_CPUS_PER_TASK" in found.evidence and found.fix == "num_workers=7"
+    assert not any("on 8 CPUs" in title for title in said(result(workers=8, agrees=None)))
+
+
+def test_the_start_of_workers_is_said_apart() -> None:
+    assert "Starting 4 workers took 0.4 s, measured apart" in said(result(workers=4, agrees=None))
+    assert not any("Starting" in title for title in said(result()))
+
+
+def test_what_was_planted_is_said_first() -> None:
+    job = Job(storage_wait=0.02)
+    first = next(starve.findings(result(planted=starve.planted_words(job))))
+    assert "Planted" in first.title and "20 ms" in first.title
+    assert starve.planted_words(Job()) == ""
+
+
+@pytest.mark.parametrize("workers", [0, 4])
+def test_pinning_is_not_offered_without_a_card(workers) -> None:
+    """Stands in for pytorch/pytorch#174546, pytorch/pytorch#163102, torchgeo/torchgeo-bench#253,
+    LaurentMazare/tch-rs#941.
+    """
+    assert "pin" not in str(starve.report(result(workers=workers))).lower()
+
+
+def test_the_parts_of_a_step_add_up() -> None:
+    now, ceiling = strip(result())
+    assert sum(seconds for _, seconds, _ in now) == pytest.approx(32 / 100)
+    assert sum(seconds for _, seconds, _ in ceiling) == pytest.approx(32 / 300)
+
+
+def swept(*points: SweepPoint, cpus: int = 2) -> starve.SweepResult:
+    here = conditions("cpu")
+    return starve.SweepResult("a test", points, rate(400), cpus, "", here, here.origin)
+
+
+def test_a_sweep_says_the_best_number_and_what_the_rule_would_have_brought() -> None:
+    found = swept(
+        SweepPoint(0, rate(100), None), SweepPoint(1, rate(101), ratio(1.01)), SweepPoint(2, rate(170), ratio(1.7))
+    )
+    best, rule = starve.findings(found)
+    assert best.title.startswith("2 workers: faster: 1.70x") and best.fix == "num_workers=2"
+    assert rule.title.startswith("The rule CPUs - 1 says 1: no real difference")
+
+
+def test_a_sweep_without_a_difference_says_so() -> None:
+    found = swept(SweepPoint(0, rate(100), None), SweepPoint(1, rate(101), ratio(1.01)))
+    assert next(starve.findings(found)).title == "No number of workers made a real difference here"
+
+
+def test_a_result_survives_its_way_through_json() -> None:
+    one, many = (
+        result(config=TrainConfig()),
+        swept(SweepPoint(0, rate(1), None), SweepPoint(3, None, None, "not possible")),
+    )
+    for found in (one, many):
+        assert msgspec.json.decode(msgspec.json.encode(found), type=type(found)) == found
+        assert str(starve.report(found))
+
+
+# ---------------------------------------------------------------- the second door
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory) -> Job:
+    """A job on a few small pictures of one's own; nothing is written outside the tests' folder."""
+    from PIL import Image
+
+    folder = tmp_path_factory.mktemp("pictures")
+    random = np.random.default_rng(0)
+    for number in range(64):
+        Image.fromarray(random.integers(0, 255, (60, 80, 3), dtype=np.uint8)).save(folder / f"{number}.jpg")
+    return Job(data=str(folder))
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch) -> None:
+    monkeypatch.setenv("GPUWORKSHOP_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+def test_a_built_in_workload_is_measured_in_a_child(job) -> None:
+    seen: list[Progress] = []
+    found = starve.run(TrainConfig(batch_size=16), job, progress=seen.append)
+    assert found.config == TrainConfig(batch_size=16) and found.batch_size == 16
+    assert found.workload == job.title and "own pictures" in found.workload
+    assert found.limit in ("data", "compute", "unknown") and found.headroom.pairs >= 8
+    assert found.real.value < found.loader.value
+    shares = [message.share for message in seen]
+    assert shares == sorted(shares) and len(shares) > 3
+
+
+def test_what_the_child_cannot_do_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ChildFailed) as caught:
+        starve.run(job=Job(data=str(tmp_path)))
+    assert "no JPEG file" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_an_interrupt_in_a_sweep_leaves_no_process(job) -> None:
+    started: list[psutil.Process] = []
+
+    def interrupt(progress: Progress) -> None:
+        if progress.text == "all worker counts in turn" and not started:
+            started.extend(psutil.Process().children(recursive=True))
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        starve.run_sweep(TrainConfig(batch_size=16), job, workers=(0, 1, 2), progress=interrupt)
+    assert len(started) >= 4, "the child and its three workers"
+    _, alive = psutil.wait_procs(started, timeout=WAIT)
+    assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
