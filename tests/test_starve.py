@@ -430,11 +430,11 @@ def test_what_the_child_cannot_do_is_one_line(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_in_a_sweep_leaves_no_process(job) -> None:
-    started: list[psutil.Process] = []
+    others, started = set(psutil.Process().children(recursive=True)), []
 
     def interrupt(progress: Progress) -> None:
         if progress.text == "all worker counts in turn" and not started:
-            started.extend(psutil.Process().children(recursive=True))
+            started.extend(set(psutil.Process().children(recursive=True)) - others)
             signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):

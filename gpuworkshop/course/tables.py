@@ -9,8 +9,10 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from gpuworkshop.course import replay
+from gpuworkshop.instruments.starve import SweepResult
 from gpuworkshop.loop import climb
 from gpuworkshop.loop.climb import LoopResult
 
@@ -48,15 +50,25 @@ def loop_table(result: LoopResult) -> str:
     )
 
 
-TABLES: dict[str, Callable[[], str]] = {"loop": lambda: loop_table(replay.load("loop"))}
-"""What stands between ``<!-- table: NAME -->`` and ``<!-- end -->``."""
+def sweep_table(result: SweepResult) -> str:
+    """The rate for each number of workers, and how far that is from the data ceiling."""
+    lines = ["| `num_workers` | images/s | against 0 workers, in turn | of the data ceiling |", "|--:|--:|---|--:|"]
+    for point in result.points:
+        if point.rate is not None:
+            seen, share = point.against_zero, point.rate.value / result.ceiling.value
+            lines.append(f"| {point.workers} | {point.rate.value:,.0f} | {seen or ''} | {share:.0%} |")
+    return "\n".join([*lines, "", f"{result.workload}, {result.conditions.cpus} CPUs; {result.origin}."])
+
+
+TABLES: dict[str, Callable[[Any], str]] = {"loop": loop_table, "sweep": sweep_table}
+"""By the name of the recording; a table stands between ``<!-- table: NAME -->`` and ``<!-- end -->``."""
 
 
 def filled(text: str) -> str:
     """A text with every table between its marks made anew. KeyError for a table that is not known."""
 
     def fill(mark: re.Match) -> str:
-        return f"<!-- table: {mark[1]} -->\n\n{TABLES[mark[1]]()}\n\n<!-- end -->"
+        return f"<!-- table: {mark[1]} -->\n\n{TABLES[mark[1]](replay.load(mark[1]))}\n\n<!-- end -->"
 
     return re.sub(r"<!-- table: ([\w-]+) -->.*?<!-- end -->", fill, text, flags=re.DOTALL)
 

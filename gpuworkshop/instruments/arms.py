@@ -9,7 +9,6 @@ import torch
 
 from gpuworkshop.instruments.feed import Feed
 from gpuworkshop.timing import Clock
-from gpuworkshop.workloads.config import CLASSES
 from gpuworkshop.workloads.train import Training
 
 RESIDENT_BATCHES = 8
@@ -104,7 +103,7 @@ def synthetic(training: Training, count: int = 2) -> list[Any]:
     """Random batches on the device, shaped like prepared ones: what benchmarks usually feed a model with."""
     px, batch = training.job.sizes.picture_px, training.config.batch_size
     pictures = [torch.randn(batch, 3, px, px, device=training.device) for _ in range(count)]
-    labels = torch.randint(0, CLASSES, (batch,), device=training.device)
+    labels = torch.randint(0, training.classes, (batch,), device=training.device)
     return [(p.contiguous(memory_format=training.layout), labels) for p in pictures]
 
 

@@ -27,7 +27,7 @@ def knee(build: Callable[[TrainConfig], Training], config: TrainConfig, clock: C
     training = build(config)
     largest = LARGEST["cpu" if training.device == "cpu" else "card"] * config.batch_size
     size = config.batch_size
-    while size <= min(largest, training.job.sizes.pictures):
+    while size <= min(largest, len(training.loader.dataset)):
         arm = _fits(build, config.with_(batch_size=size))
         if arm is None:
             break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 
@@ -28,8 +29,8 @@ class Learned(msgspec.Struct, frozen=True):
 
     @property
     def fall(self) -> float:
-        """The share of the starting loss that is gone, 1 at most."""
-        return 1 - self.end / self.start
+        """The share of the starting loss that is gone, 1 at most; minus infinity where the loss is no number."""
+        return 1 - self.end / self.start if self.end < math.inf else -math.inf
 
 
 class Judgement(msgspec.Struct, frozen=True):
@@ -39,20 +40,28 @@ class Judgement(msgspec.Struct, frozen=True):
     says: str
 
 
-def judge(reference: Sequence[Learned], candidate: Learned, numerics: Numerics) -> Judgement:
-    """Compare a run with runs of the unchanged config (one a seed), all over the same number of samples."""
+def judge(reference: Sequence[Learned], runs: Sequence[Learned], numerics: Numerics) -> Judgement:
+    """Compare the runs of a config with those of the unchanged one, one a seed, all over the same number of samples.
+
+    However far the seeds are apart, a run must learn at least half of what the unchanged one does.
+    """
     least = min(run.fall for run in reference)
     if least < MUST_FALL:
         ok, words = (None, "learning not judged") if least > NOTHING else (False, "does not learn")
         return Judgement(ok, f"{words}: already the unchanged run's loss only falls {least:.0%}")
-    usual = statistics.fmean(run.end for run in reference)
-    loss = f"held-out loss {candidate.start:.2f} -> {candidate.end:.2f} after {candidate.samples} samples"
-    words = f"{loss}, unchanged run {usual:.2f}"
-    if not candidate.end < float("inf"):
+    usual, end = _mean_end(reference), _mean_end(runs)
+    start, samples = runs[0].start, runs[0].samples
+    words = f"held-out loss {start:.2f} -> {end:.2f} after {samples} samples, unchanged run {usual:.2f}"
+    if any(run.fall == -math.inf for run in runs):
         return Judgement(False, f"does not learn: {words}")
     if numerics == "training":
-        ok = candidate.fall >= MUST_FALL
+        ok = 1 - end / start >= MUST_FALL
         return Judgement(ok, f"{'still learns' if ok else 'learns too little'}: {words}")
     spread = statistics.stdev([run.end for run in reference]) if len(reference) > 1 else 0.0
-    ok = candidate.end - usual <= max(2 * spread, WORSE * candidate.start)
+    learned = statistics.fmean(run.start for run in reference) - usual
+    ok = end - usual <= min(max(2 * spread, WORSE * start), learned / 2)
     return Judgement(ok, f"{'learns as before' if ok else 'learns worse'}: {words}")
+
+
+def _mean_end(runs: Sequence[Learned]) -> float:
+    return statistics.fmean(run.end for run in runs)

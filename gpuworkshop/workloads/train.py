@@ -34,11 +34,16 @@ class Training:
         if job.sizes.threads:
             torch.set_num_threads(job.sizes.threads)
         train = pictures.training_set(job.sizes.pictures, job.data)
-        self.config, self.job, self.device, self.can_learn = config, job, device, train.classes > 1
+        self.config, self.job, self.device, self.classes = config, job, device, train.classes
         self.loader: DataLoader = images.loader(config, job, train)
         self.prepare = images.Prepare(config, job.sizes.picture_px, device)
         self.model = images.network(job.sizes.model, train.classes).to(device, memory_format=self.layout)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=job.sizes.learning_rate)
+
+    @property
+    def can_learn(self) -> bool:
+        """Whether there is something to learn: pictures of more than one class."""
+        return self.classes > 1
 
     @property
     def layout(self) -> torch.memory_format:
@@ -57,6 +62,11 @@ class Training:
         loss.backward()
         self.optimizer.step()
         return loss.detach()
+
+    def learn_at(self, share: float) -> None:
+        """Set the learning rate to a share of the preset's."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = share * self.job.sizes.learning_rate
 
     def use_precision(self) -> None:
         """Allow TF32 in float32 products or not, as the config says. Process-wide, so call it before a block."""
