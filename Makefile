@@ -33,7 +33,7 @@ notebooks: $(VENV)/.test ## write the notebooks from their sources in solutions/
 	$(BIN)/python solutions/make.py
 
 tables: $(VENV)/.course ## write the tables of README from the recordings
-	$(BIN)/python -m gpuworkshop.course.tables README.md
+	$(BIN)/python solutions/tables.py README.md
 
 bench: $(VENV)/.course ## time the start of the command against bare Python
 	$(BIN)/python tests/bench_start.py

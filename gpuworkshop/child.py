@@ -64,11 +64,16 @@ class Failure(msgspec.Struct, frozen=True, tag="failure"):
 
 
 class ChildFailed(RuntimeError):
-    """A child ended without a result. ``str()`` is one line; ``log`` is the end of what the child printed."""
+    """A child ended without a result. ``str()`` is one line, ``log`` the end of what the child printed.
 
-    def __init__(self, message: str, log: str = ""):
+    ``bad_input``: what was asked for cannot be measured, and the message says why.
+    """
+
+    def __init__(self, message: str, log: str = "", bad_input: bool = False):
         super().__init__(message)
-        self.log = log
+        self.log, self.bad_input = log, bad_input
+        if log and not bad_input:
+            self.add_note(log)  # so that a traceback in a notebook shows it
 
 
 class Tell:
@@ -196,7 +201,8 @@ def _unpack(answer, type, process, readers, log) -> Any:
     if isinstance(answer, Result):
         return msgspec.json.decode(answer.value, type=type)
     if isinstance(answer, Failure):
-        raise ChildFailed(f"{answer.kind}: {answer.message}".removeprefix(": "), answer.trace + "\n".join(log))
+        message = f"{answer.kind}: {answer.message}" if answer.kind else answer.message
+        raise ChildFailed(message, answer.trace + "\n".join(log), bad_input=not answer.kind)
     status = process.wait()
     for reader in readers:
         reader.join(timeout=PATIENCE)

@@ -4,7 +4,6 @@ Exit codes: 0 fine, 1 a finding of level fail, 2 bad usage or input (one line on
 A verb imports its instrument when it runs: `--help` answers at once and works where PyTorch is missing.
 """
 
-import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -51,7 +50,7 @@ class Where:
         Built-in workload: tiny runs on any CPU, card needs a GPU. Not given: card where this machine has one.
     data
         Folder of your own pictures, one folder per class; instead of the set that the kit writes.
-    storage_wait
+    storage_wait_ms
         Planted: milliseconds that every file read really waits, to stand for slow storage.
     launcher
         Command to put in front, in quotes: "srun --gres=gpu:1 --cpus-per-task=8".
@@ -61,7 +60,7 @@ class Where:
 
     preset: Literal["tiny", "card"] | None = None
     data: str | None = None
-    storage_wait: float = 0.0
+    storage_wait_ms: float = 0.0
     launcher: Annotated[str, Parameter(show_default=False)] = ""
     as_json: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False
 
@@ -69,7 +68,7 @@ class Where:
         """The training job that is meant; BadInput if there is none such."""
         with _input():
             preset = self.preset or self._preset_here()
-            return Job(preset=preset, data=self.data, storage_wait=self.storage_wait / 1000)
+            return Job(preset=preset, data=self.data, storage_wait_ms=self.storage_wait_ms)
 
     def how(self, title: str) -> dict[str, Any]:
         """Launcher and progress bar, as every instrument takes them."""
@@ -79,7 +78,9 @@ class Where:
     def _preset_here(self) -> str:
         if self.launcher:
             raise BadInput("--launcher runs elsewhere: say what to run there, --preset tiny or card")
-        return "card" if _has_card() else "tiny"
+        from gpuworkshop.machine import gpus
+
+        return "card" if gpus.there_is_one() else "tiny"
 
 
 @Parameter(name="*", group=SETTINGS)
@@ -118,9 +119,7 @@ class Settings:
 
     def config(self, job: Job) -> TrainConfig:
         """The naive start of `job` with these settings; BadInput where they do not go together."""
-        given = {
-            name: value for name, value in vars(self).items() if value is not None and value is not False
-        }
+        given = {name: value for name, value in vars(self).items() if value is not None and value is not False}
         with _input():
             return job.sizes.start.with_(**given)
 
@@ -143,21 +142,22 @@ def starve(*, sweep: Switch = False, settings: Settings = Settings(), where: Whe
 
 
 @app.command
-def loop(*, budget: str | None = None, max_changes: int = 8, where: Where = Where()) -> int:
+def loop(*, budget: str | None = None, max_changes: int | None = None, where: Where = Where()) -> int:
     """Measure, diagnose, change one thing, measure again; until nothing pays.
 
     Parameters
     ----------
     budget
-        Time to stop after, such as 90s or 2m.
+        No new change is tried after this time, such as 90s or 2m.
     max_changes
-        Changes to try at most.
+        Changes to keep at most.
     """
     from gpuworkshop.loop import climb
 
     with _input("--budget: "):
         limit = None if budget is None else seconds(budget)
-    result = climb.run(where.job(), budget_seconds=limit, max_changes=max_changes, **where.how("loop"))
+    most = {} if max_changes is None else {"max_changes": max_changes}
+    result = climb.run(where.job(), budget_seconds=limit, **most, **where.how("loop"))
     return _show(climb, result, where.as_json)
 
 
@@ -175,7 +175,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RuntimeError as error:
         if not _child_failed(error):
             raise
-        message, status = str(error).removeprefix("ValueError: "), BAD_INPUT
+        message, status = str(error), BAD_INPUT if error.bad_input else FAILED
+        if not error.bad_input:
+            print(error.log, file=sys.stderr)
     return _say(message, status)  # said out here, where the measurement is over and its progress bar gone
 
 
@@ -222,16 +224,3 @@ def _progress(title: str) -> "Callable[[Progress], None] | None":
     from gpuworkshop import child
 
     return child.Bar(title, sys.stderr) if sys.stderr.isatty() else None
-
-
-def _has_card() -> bool:
-    """Whether the driver shows this process a card; asks NVML, which needs no PyTorch."""
-    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
-        return False
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-        return pynvml.nvmlDeviceGetCount() > 0
-    except pynvml.NVMLError:
-        return False

@@ -123,8 +123,7 @@ def clean(text: str) -> str:
     Line breaks and tabs stay.
     """
     return "".join(
-        "\ufffd" if unicodedata.category(char) in ("Cc", "Cf", "Cs") and char not in "\n\t" else char
-        for char in text
+        "\ufffd" if unicodedata.category(char) in ("Cc", "Cf", "Cs") and char not in "\n\t" else char for char in text
     )
 
 
@@ -163,9 +162,7 @@ def _finding_html(finding: Finding) -> str:
     )
     evidence = f'<p class="gw-evidence">{_e(finding.evidence)}</p>' if finding.evidence else ""
     fix = (
-        f'<p class="gw-fix-name">Fix</p><pre class="gw-fix"><code>{_e(finding.fix)}</code></pre>'
-        if finding.fix
-        else ""
+        f'<p class="gw-fix-name">Fix</p><pre class="gw-fix"><code>{_e(finding.fix)}</code></pre>' if finding.fix else ""
     )
     return (
         f'<li class="gw-finding gw-{finding.level}">{level}'
@@ -213,9 +210,7 @@ def _numeric(table: Table) -> list[bool]:
 
 def _wrap(text: str, indent: str = "", first: str | None = None) -> str:
     start = indent if first is None else first
-    return textwrap.fill(
-        clean(text), WIDTH, initial_indent=start, subsequent_indent=indent, break_on_hyphens=False
-    )
+    return textwrap.fill(clean(text), WIDTH, initial_indent=start, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def _finding_text(finding: Finding) -> str:

@@ -37,11 +37,11 @@ def folder() -> Path:
     chosen = _chosen()
     if chosen not in _problems:
         _problems[chosen] = ""
-        if chosen == _spare():
+        if chosen == spare_folder():
             _say(f"There is no home folder; your progress is kept in {chosen}.")
         else:
             _try(chosen)
-    used = _spare() if _problems[chosen] else chosen
+    used = spare_folder() if _problems[chosen] else chosen
     with suppress(OSError):
         used.mkdir(mode=0o700, parents=True, exist_ok=True)
     return used
@@ -100,10 +100,10 @@ def _chosen() -> Path:
         if not base.is_absolute():  # the XDG rule: a relative path counts as unset
             base = Path.home() / ".local" / "state"
         return base / "gpuworkshop"
-    return _spare()
+    return spare_folder()
 
 
-def _spare() -> Path:
+def spare_folder() -> Path:
     """A folder under the temporary folder, one a user, so that it outlives this process."""
     user = os.getuid() if hasattr(os, "getuid") else 0
     spare = Path(tempfile.gettempdir()) / f"gpuworkshop-{user}"
@@ -114,14 +114,14 @@ def _spare() -> Path:
 
 
 def _places_to_read() -> list[Path]:
-    return list(dict.fromkeys((_chosen(), _spare())))
+    return list(dict.fromkeys((_chosen(), spare_folder())))
 
 
 def _places_to_write() -> Iterator[Path]:
     first = folder()
     yield first
-    if first != _spare():  # reached only when the first one failed just now
-        yield _spare()
+    if first != spare_folder():  # reached only when the first one failed just now
+        yield spare_folder()
 
 
 def _try(place: Path) -> None:
@@ -146,7 +146,7 @@ def _note(error: OSError) -> None:
     chosen = _chosen()
     if not _problems.get(chosen):
         reason = error.strerror or type(error).__name__
-        _say(f"{chosen} cannot be written ({reason}); your progress is kept in {_spare()} instead.")
+        _say(f"{chosen} cannot be written ({reason}); your progress is kept in {spare_folder()} instead.")
 
 
 def _say(why: str) -> None:

@@ -20,6 +20,8 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from gpuworkshop.numbers import in_unit, number
+
 Verdict = Literal["faster", "slower", "no real difference", "unknown"]
 
 SMALLEST_EFFECT = 0.03
@@ -45,11 +47,11 @@ class Rate(msgspec.Struct, frozen=True):
     low: float
     high: float
     n: int
-    unit: str = "images/s"
+    unit: str = "samples/s"
 
     def __str__(self) -> str:
         half = (self.high - self.low) / 2 / self.value if self.value else 0.0
-        return f"{self.value:,.0f} {self.unit} ±{half:.0%}"
+        return f"{in_unit(number(self.value), self.unit)} ±{half:.0%}".replace("±0%", "±<1%")
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -93,9 +95,10 @@ class Plan(msgspec.Struct, frozen=True):
     min_rounds: int = 8
     width: float = SMALLEST_EFFECT
     budget_seconds: float = 8.0
+    """For two arms; more arms get more in proportion."""
     max_warm_up_blocks: int = 6
     min_seconds: float = 0.0
-    """Every arm is measured for at least this long in all (a card's utilization needs 10 s)."""
+    """Every arm is measured for at least this long in all."""
 
 
 CPU_PLAN = Plan()
@@ -104,9 +107,15 @@ CPU_PLAN = Plan()
 CARD_PLAN = Plan(block_seconds=0.6, budget_seconds=14.0)
 
 
-def plan_for(device: str) -> Plan:
-    """The usual plan for ``"cpu"`` or a card."""
-    return CPU_PLAN if device == "cpu" else CARD_PLAN
+BASELINE_SECONDS = 10.0
+"""A baseline on a card is measured for at least so long, many times the window of the driver's utilization."""
+
+
+def plan_for(device: str, *, baseline: bool = False) -> Plan:
+    """The usual plan for ``"cpu"`` or a card; a ``baseline`` on a card is measured for longer."""
+    if device == "cpu":
+        return CPU_PLAN
+    return msgspec.structs.replace(CARD_PLAN, min_seconds=BASELINE_SECONDS) if baseline else CARD_PLAN
 
 
 class Clock:
@@ -201,7 +210,7 @@ class Arm(Protocol):
 class Rounds:
     """The blocks of several arms, measured in turn; rates and comparisons are read from it."""
 
-    def __init__(self, names: Sequence[str], unit: str = "images/s"):
+    def __init__(self, names: Sequence[str], unit: str = "samples/s"):
         self.unit = unit
         self.blocks: dict[str, list[Block]] = {name: [] for name in names}
 
@@ -306,7 +315,7 @@ def in_turn(
     plan: Plan,
     *,
     pairs: Iterable[tuple[str, str]] = (),
-    unit: str = "images/s",
+    unit: str = "samples/s",
     progress: Callable[[float], None] = lambda share: None,
 ) -> Rounds:
     """Measure arms in turn, in mirrored order, until the compared pairs are narrow enough or time is up.
@@ -315,19 +324,20 @@ def in_turn(
     first). The width reached decides, never the effect, and rounds end even so that a drift cancels.
     """
     watched = list(pairs) or [(arms[0].name, arm.name) for arm in arms[1:]]
+    budget = plan.budget_seconds * max(1.0, len(arms) / 2)
     steps = {arm.name: warm_up(arm, clock, plan) for arm in arms}
     rounds, began = Rounds([arm.name for arm in arms], unit), clock.host()
-    while not _enough(rounds, watched, plan, clock.host() - began):
+    while not _enough(rounds, watched, plan, clock.host() - began >= budget):
         for arm in arms if len(rounds) % 2 == 0 else reversed(arms):
             rounds.blocks[arm.name].append(run_block(arm, clock, steps[arm.name]))
-        progress(min(1.0, max(len(rounds) / plan.min_rounds / 2, (clock.host() - began) / plan.budget_seconds)))
+        progress(min(1.0, max(len(rounds) / plan.min_rounds / 2, (clock.host() - began) / budget)))
     return rounds
 
 
-def _enough(rounds: Rounds, watched: list[tuple[str, str]], plan: Plan, elapsed: float) -> bool:
+def _enough(rounds: Rounds, watched: list[tuple[str, str]], plan: Plan, late: bool) -> bool:
     if len(rounds) < plan.min_rounds or len(rounds) % 2:
         return False
     if min(rounds.seconds(name) for name in rounds.blocks) < plan.min_seconds:
         return False
     narrow = all(math.log(c.high / c.ratio) <= plan.width for c in (rounds.compare(a, b) for a, b in watched))
-    return narrow or elapsed >= plan.budget_seconds
+    return narrow or late

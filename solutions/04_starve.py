@@ -95,9 +95,15 @@ print(f"The loader alone: {loader_ms:.1f} ms a batch")
 
 # %% time-step
 model = nn.Sequential(
-    nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.BatchNorm2d(8), nn.ReLU(),
-    nn.Conv2d(8, 16, 3, stride=2, padding=1), nn.BatchNorm2d(16), nn.ReLU(),
-    nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 8),
+    nn.Conv2d(3, 8, 3, stride=2, padding=1),
+    nn.BatchNorm2d(8),
+    nn.ReLU(),
+    nn.Conv2d(8, 16, 3, stride=2, padding=1),
+    nn.BatchNorm2d(16),
+    nn.ReLU(),
+    nn.AdaptiveAvgPool2d(1),
+    nn.Flatten(),
+    nn.Linear(16, 8),
 ).to(device)
 batch, labels = batch.to(device), torch.randint(8, (32,), device=device)
 wait_for_card = torch.cuda.synchronize if device == "cuda" else lambda: None
@@ -185,9 +191,7 @@ with chapter.bar("sweep") as bar:
 starve.report(sweep)
 
 # %% compare-workers
-tried = [point for point in sweep.points if point.rate]
-best = max(tried, key=lambda point: point.rate.value)
-predict.compare("04-workers", best.rate, sweep.origin)
+predict.compare("04-workers", sweep.best.rate, sweep.origin)
 
 # %% ask-one-worker
 quiz.ask("04_starve", "one-worker")
@@ -201,16 +205,16 @@ quiz.ask("04_starve", "one-worker")
 # - The rule is where to start. The sweep is the answer: the smallest number that does as well as the best.
 
 # %% effect-workers
-lesson.effect("workers make training faster", best.against_zero)
+lesson.effect("workers make training faster", sweep.best.against_zero)
 
 # %% claim-workers [markdown]
 # The workshop states: `num_workers` from 0 to 4 or more, one line, is its biggest single win, and often takes
 # utilization from 20% to 60-80%. Utilization goes with the share of the data ceiling that a run reaches.
 
 # %% claim-workers-measured
-before, after = (point.rate.value / sweep.ceiling.value for point in (tried[0], best))
+before, after = (point.rate.value / sweep.ceiling.value for point in (sweep.measured[0], sweep.best))
 print(sweep.origin)
-print(f"0 to {best.workers} workers: {before:.0%} to {after:.0%} of the data ceiling.")
+print(f"0 to {sweep.best.workers} workers: {before:.0%} to {after:.0%} of the data ceiling.")
 
 # %% sweep-recorded [markdown]
 # The same sweep on a machine with a card and more CPUs, as a recording:

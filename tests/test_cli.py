@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from gpuworkshop import child, cli
+from gpuworkshop.machine import gpus
 from gpuworkshop.report import Finding, Origin, Report
 from gpuworkshop.workloads.config import PRESETS, TrainConfig
 
@@ -58,13 +59,13 @@ def instrument(monkeypatch: pytest.MonkeyPatch) -> FakeInstrument:
     for room, name in ((instruments, "starve"), (loop, "climb")):
         monkeypatch.setitem(sys.modules, f"{room.__name__}.{name}", fake)
         monkeypatch.setattr(room, name, fake, raising=False)
-    monkeypatch.setattr(cli, "_has_card", lambda: False)
+    monkeypatch.setattr(gpus, "there_is_one", lambda: False)
     return fake
 
 
 def test_starve_asks_for_the_naive_start_of_the_preset_that_suits(instrument, monkeypatch) -> None:
     assert cli.main(["starve"]) == 0
-    monkeypatch.setattr(cli, "_has_card", lambda: True)
+    monkeypatch.setattr(gpus, "there_is_one", lambda: True)
     assert cli.main(["starve"]) == 0
     ((_, (config, tiny), how), (_, (_, card), _)) = instrument.asked
     assert config == PRESETS["tiny"].start
@@ -92,11 +93,11 @@ def test_a_setting_of_zero_is_a_setting(instrument) -> None:
 
 
 def test_where_it_runs_reaches_the_instrument(instrument) -> None:
-    words = ["--preset", "card", "--data", "my pictures", "--storage-wait", "20"]
+    words = ["--preset", "card", "--data", "my pictures", "--storage-wait-ms", "20"]
     assert cli.main(["starve", "--sweep", *words, "--launcher", "srun --gres=gpu:1 -J 'my job'"]) == 0
     ((door, (_, job), how),) = instrument.asked
     assert door == "run_sweep"
-    assert (job.preset, job.data, job.storage_wait) == ("card", "my pictures", 0.02)
+    assert (job.preset, job.data, job.storage_wait_ms) == ("card", "my pictures", 20)
     assert how["launcher"] == ("srun", "--gres=gpu:1", "-J", "my job")
 
 
@@ -134,7 +135,7 @@ BAD = {
     "not a choice": (["starve", "--precision", "fp7"], "fp7"),
     "a word too many": (["starve", "now"], "now"),
     "settings that clash": (["starve", "--persistent-workers"], "workers"),
-    "a negative wait": (["starve", "--storage-wait", "-5"], "storage_wait"),
+    "a negative wait": (["starve", "--storage-wait-ms", "-5"], "storage_wait_ms"),
     "no duration": (["loop", "--budget", "soon"], "--budget: 'soon'"),
     "an open quote": (["starve", "--preset", "tiny", "--launcher", "srun 'x"], "--launcher"),
     "a launcher without a preset": (["starve", "--launcher", "srun"], "--preset"),
@@ -151,10 +152,17 @@ def test_bad_input_is_one_clear_line(instrument, capsys, words, says) -> None:
 
 
 def test_a_failed_child_is_one_clear_line(instrument, capsys) -> None:
-    instrument.error = child.ChildFailed("ValueError: no folder 'pictures'", log="Traceback ...")
+    instrument.error = child.ChildFailed("no folder 'pictures'", log="Traceback ...", bad_input=True)
     assert cli.main(["starve", "--json"]) == 2
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("", "gpuworkshop: no folder 'pictures'\n")
+
+
+def test_a_child_that_crashed_is_no_bad_input_and_shows_its_log(instrument, capsys) -> None:
+    instrument.error = child.ChildFailed("KeyError: 'x'", log="Traceback of the child")
+    assert cli.main(["starve", "--json"]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err == "Traceback of the child\ngpuworkshop: KeyError: 'x'\n"
 
 
 def test_an_interrupt_is_one_line_and_130(instrument, capsys) -> None:
@@ -202,4 +210,4 @@ def test_a_card_is_one_that_the_driver_shows(monkeypatch, visible, count, has) -
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert cli._has_card() is has
+    assert gpus.there_is_one() is has

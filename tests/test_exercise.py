@@ -129,9 +129,7 @@ def test_the_learner_s_own_error_is_shown(card: bool) -> None:
 
 def test_what_pytorch_refuses_is_shown_with_the_setting(card: bool) -> None:
     result = exercise.open("04_starve", "knobs").check(KNOBS_WRONG["prefetch_factor"])
-    assert (
-        "`workers=0`" in result.says and "ValueError" in result.says and "prefetch_factor=None" in result.hint
-    )
+    assert "`workers=0`" in result.says and "ValueError" in result.says and "prefetch_factor=None" in result.hint
 
 
 NAIVE = TrainConfig()
@@ -176,9 +174,7 @@ LADDER_WRONG = {
     "no-difference": trial(NAIVE.with_(workers=1), outcome("no real difference", 1.01, 0.07), None),
     "slower": trial(WORKERS, outcome("slower", 0.8), None),
     "no-verdict": trial(WORKERS, outcome("unknown", 1.2), None),
-    "learns-nothing": trial(
-        PRE_DECODED, learning=Judgement(False, "does not learn: held-out loss 2.08 -> 2.08")
-    ),
+    "learns-nothing": trial(PRE_DECODED, learning=Judgement(False, "does not learn: held-out loss 2.08 -> 2.08")),
 }
 
 

@@ -96,11 +96,11 @@ def test_a_step_that_was_not_needed_shows_nothing(capsys: pytest.CaptureFixture)
 def test_an_effect_is_there_only_beyond_noise() -> None:
     faster = lesson.effect("workers help", Comparison(1.8, 1.7, 1.9, 8, 0.05, "faster"))
     assert faster.title == "This machine shows it: workers help" and "1.80x" in str(faster)
-    assert "storage_wait" not in str(faster)
+    assert "storage_wait_ms" not in str(faster)
     for verdict in ("no real difference", "slower", "unknown"):
         not_here = lesson.effect("workers help", Comparison(1.8, 0.9, 2.9, 8, 0.05, verdict))
         assert not_here.title == "This machine does not show it: workers help"
-        assert "storage_wait=0.004" in str(not_here) and "planted" in str(not_here)
+        assert "storage_wait_ms=4" in str(not_here) and "planted" in str(not_here)
     assert "Nothing that was measured did better." in str(lesson.effect("workers help", None))
 
 
@@ -148,8 +148,6 @@ def test_a_tensor_that_is_still_there_is_said(card: dict[str, int]) -> None:
     assert found.level == "warning" and "100 MiB in tensors" in found.evidence and found.fix.startswith("del ")
 
 
-def test_a_kernel_that_never_used_the_card_holds_nothing(
-    card: dict[str, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kernel_that_never_used_the_card_holds_nothing(card: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     assert "holds nothing of the card" in lesson.free_card().findings[0].title

@@ -28,7 +28,7 @@ def ask(unit: str = "%", high: float = 100) -> predict.Guess:
 def test_a_guess_is_kept_and_compared() -> None:
     assert ask().save(40).tone == "right"
     report = predict.compare("wait", MEASURED, HERE)
-    assert report.findings[0].title == "Measured 83%, 43 points above your guess"
+    assert report.findings[0].title == "Measured 83.0% (80.0 to 86.0)"
     assert "40%" in report.findings[0].evidence
     assert report.origin == HERE and len(report.figures) == 1
     assert "40" in report.figures[0].text and "83" in report.figures[0].text
@@ -37,31 +37,30 @@ def test_a_guess_is_kept_and_compared() -> None:
 @pytest.mark.parametrize(
     ("guessed", "measured", "unit", "says"),
     [
-        (90, 83, "%", "7 points below your guess"),
-        (83, 83.2, "%", "as you guessed"),
-        (100, 350, "images/s", "3.5 times your guess"),
-        (700, 350, "images/s", "0.5 times your guess"),
-        (0, 350, "images/s", "you said 0"),
+        (90, 83, "%", "7.00 points below your guess"),
+        (83, 83.2, "%", "inside the measured interval"),
+        (100, 350, "images/s", "3.50 times your guess"),
+        (700, 350, "images/s", "Your guess is 2.00 times the measured value"),
+        (0, 350, "images/s", "350 images/s above your guess"),
     ],
 )
-def test_the_distance_is_said_in_points_or_as_a_ratio(
-    guessed: int, measured: float, unit: str, says: str
-) -> None:
+def test_the_distance_is_said_in_points_or_as_a_ratio(guessed: int, measured: float, unit: str, says: str) -> None:
     ask(unit, 10000).save(guessed)
-    assert says in predict.compare("wait", measured, HERE).findings[0].title
+    rate = Rate(measured, 0.98 * measured, 1.02 * measured, 8, unit)
+    assert says in predict.compare("wait", rate, HERE).findings[0].evidence
 
 
 def test_without_a_guess_the_measured_value_stands_alone() -> None:
     ask()
     report = predict.compare("wait", MEASURED, HERE)
-    assert report.findings[0].title == "Measured 83%"
+    assert report.findings[0].title == "Measured 83.0% (80.0 to 86.0)"
     assert "No guess was kept" in report.findings[0].evidence
     assert "n/a" in report.figures[0].text
 
 
 def test_a_comparison_without_the_question_still_shows_the_measurement() -> None:
     report = predict.compare("never asked", Rate(350.0, 340.0, 360.0, 8, "images/s"), HERE)
-    assert report.findings[0].title == "Measured 350 images/s"
+    assert report.findings[0].title == "Measured 350 images/s (340 to 360)"
 
 
 def test_the_last_guess_before_the_result_counts() -> None:

@@ -156,9 +156,7 @@ def test_progress_comes_back_when_a_question_is_shown_again() -> None:
 
 
 @pytest.mark.parametrize(("chapter", "id"), QUESTIONS)
-def test_without_ipywidgets_the_static_faces_remain(
-    chapter: str, id: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_ipywidgets_the_static_faces_remain(chapter: str, id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
     question = quiz.ask(chapter, id)
     bundle = question._repr_mimebundle_()

@@ -37,9 +37,7 @@ def unusable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file / "state"
 
 
-def test_the_folder_is_the_setting_then_xdg_then_home(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_folder_is_the_setting_then_xdg_then_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert state.folder() == Path(os.environ["GPUWORKSHOP_STATE"])
     monkeypatch.setenv("GPUWORKSHOP_STATE", "")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
@@ -56,9 +54,7 @@ def test_a_value_is_read_back() -> None:
     assert state.read_json("a.json", None) == {"x": 0.5, "y": "here"}
 
 
-def test_a_value_that_cannot_be_written_leaves_the_old_one_whole(
-    monkeypatch: pytest.MonkeyPatch, fresh: Path
-) -> None:
+def test_a_value_that_cannot_be_written_leaves_the_old_one_whole(monkeypatch: pytest.MonkeyPatch, fresh: Path) -> None:
     state.write_json("a.json", [1])
     names = sorted(state.folder().iterdir())
     fresh.rmdir()
@@ -94,7 +90,7 @@ from gpuworkshop import state
 if sys.argv[2] == "no locks":
     state.fcntl = None
 for place in range(150):
-    state.append("many.jsonl", {"who": sys.argv[1], "place": place, "fill": "x" * (place * 97% 9000)})
+    state.append("many.jsonl", {"who": sys.argv[1], "place": place, "fill": "x" * (place * 97 % 9000)})
 """
 
 
@@ -107,7 +103,7 @@ def test_many_writers_lose_and_mix_nothing(locks: str) -> None:
     for who in range(5):
         own = [record for record in records if record["who"] == str(who)]
         assert [record["place"] for record in own] == list(range(150))
-        assert all(len(record["fill"]) == record["place"] * 97% 9000 for record in own)
+        assert all(len(record["fill"]) == record["place"] * 97 % 9000 for record in own)
 
 
 def test_a_torn_line_costs_only_itself() -> None:
@@ -181,9 +177,7 @@ def test_a_disk_that_fills_up_later_loses_nothing(fresh: Path) -> None:
     assert state.folder().parent == fresh
 
 
-def test_the_newer_of_two_values_counts(
-    unusable: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_newer_of_two_values_counts(unusable: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     state.write_json("a.json", "spare")
     os.utime(state.folder() / "a.json", (1, 1))
     monkeypatch.setenv("GPUWORKSHOP_STATE", str(tmp_path / "good"))
@@ -200,9 +194,7 @@ def test_a_line_cut_short_by_a_full_disk_is_written_whole_elsewhere(monkeypatch:
     assert "No space left" in state.problem()
 
 
-def test_no_folder_at_all_is_no_error(
-    unusable: Path, fresh: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_folder_at_all_is_no_error(unusable: Path, fresh: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fresh.rmdir()
     fresh.write_text("")
     assert state.append("a.jsonl", {"n": 1}) is False

@@ -263,7 +263,7 @@ def test_a_comparison_the_other_way_round_is_its_mirror(logs: list[float]) -> No
 
 
 def test_numbers_are_said_with_their_interval() -> None:
-    assert str(Rate(1234.0, 1210.3, 1257.7, 8)) == "1,234 images/s ±2%"
+    assert str(Rate(1234.0, 1210.3, 1257.7, 8)) == "1,234 samples/s ±2%"
     assert str(Comparison(1.5, 1.4, 1.6, 8, 0.07, "faster")) == "faster: 1.50x (1.40 to 1.60, 8 pairs)"
 
 

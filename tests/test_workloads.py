@@ -266,7 +266,7 @@ def test_a_picture_is_cut_from_its_middle() -> None:
 @pytest.mark.parametrize("path", PATHS)
 def test_a_planted_wait_is_really_waited(path, monkeypatch) -> None:
     waits: list[float] = []
-    training = train.build(TrainConfig(path, batch_size=8), Job(storage_wait=0.25), "cpu")
+    training = train.build(TrainConfig(path, batch_size=8), Job(storage_wait_ms=250), "cpu")
     monkeypatch.setattr("time.sleep", waits.append)
     next(iter(training.loader))
     assert waits == [0.25] * (1 if path == "pre-decoded" else 8)
@@ -346,7 +346,7 @@ def test_what_changed_is_named_in_the_order_of_the_fields() -> None:
 
 
 @pytest.mark.parametrize(
-    ("job", "says"), [({"preset": "huge"}, "no preset 'huge'"), ({"storage_wait": -1}, "storage_wait")]
+    ("job", "says"), [({"preset": "huge"}, "no preset 'huge'"), ({"storage_wait_ms": -1}, "storage_wait_ms")]
 )
 def test_a_job_that_makes_no_sense_is_refused(job, says) -> None:
     with pytest.raises(ValueError, match=says):
@@ -356,7 +356,8 @@ def test_a_job_that_makes_no_sense_is_refused(job, says) -> None:
 def test_a_title_names_what_is_planted_and_whose_pictures_they_are() -> None:
     assert Job().title == "small-cnn at 64 px"
     assert "own pictures" in Job(data="x").title
-    assert "planted wait of 20 ms a file" in Job(storage_wait=0.02).title
+    assert Job(storage_wait_ms=20).title.endswith("planted wait")
+    assert Job(storage_wait_ms=20).planted == "every file read really waits 20 ms" and not Job().planted
 
 
 @pytest.mark.parametrize(("text", "value"), [("90s", 90), ("2m", 120), (" 45 ", 45), ("1.5 min", 90)])
@@ -408,10 +409,10 @@ def test_the_loss_on_held_out_pictures_leaves_the_model_as_it_is(small) -> None:
 
 def test_every_setting_is_a_flag_of_the_script(capsys) -> None:
     words = "--data-path pre-decoded --workers 2 --prefetch-factor 3 --pin-memory --persistent-workers"
-    words += " --batch-size 16 --precision bf16 --memory-format channels_last --storage-wait 0.001 --seed 7 --steps 9"
+    words += " --batch-size 16 --precision bf16 --memory-format channels_last --storage-wait-ms 1 --seed 7 --steps 9"
     training, steps = train.parse([*words.split(), "--device", "cpu"])
     assert training.config == TrainConfig("pre-decoded", 2, 3, True, True, 16, "bf16", "channels_last")
-    assert training.job == Job(storage_wait=0.001, seed=7) and steps == 9
+    assert training.job == Job(storage_wait_ms=1, seed=7) and steps == 9
     with pytest.raises(SystemExit) as ended:
         train.parse(["--help"])
     assert ended.value.code == 0

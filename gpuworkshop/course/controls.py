@@ -72,9 +72,7 @@ def number(label: str, unit: str, value: float | None = None) -> Control:
     return Control(field, lambda: entered[-1] if entered else None, "Enter a number first.")
 
 
-def panel(
-    name: str, head: Note, control: Control, button: str, act: Callable[[Any], Status], before: Status
-) -> Any:
+def panel(name: str, head: Note, control: Control, button: str, act: Callable[[Any], Status], before: Status) -> Any:
     """A box with a note, a control, a button and feedback. `act` gets what was entered."""
     widgets = faces.widgets()
     press = widgets.Button(description=button, layout={"width": "auto"})

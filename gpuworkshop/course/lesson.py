@@ -23,7 +23,7 @@ from gpuworkshop.timing import Comparison
 
 MIB = 2**20
 PLANTED = (
-    "The variant that shows it: run `job = Job(job.preset, storage_wait=0.004)` in a new cell, then measure again. "
+    "The variant that shows it: run `job = Job(job.preset, storage_wait_ms=4)` in a new cell, then measure again. "
     "Every file read then really waits 4 ms, as on slow storage, and the report names it planted."
 )
 

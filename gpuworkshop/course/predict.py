@@ -12,7 +12,7 @@ from gpuworkshop import state
 from gpuworkshop.course import controls, faces
 from gpuworkshop.course.controls import Status
 from gpuworkshop.course.faces import Note
-from gpuworkshop.figures.numbers import in_unit
+from gpuworkshop.numbers import in_unit, with_unit
 from gpuworkshop.report import Finding, Origin, Report
 from gpuworkshop.timing import Rate
 
@@ -99,38 +99,27 @@ def prediction(id: str) -> Prediction | None:
     return early or late
 
 
-def compare(id: str, measured: Rate | float, origin: Origin) -> Report:
+def compare(id: str, measured: Rate, origin: Origin) -> Report:
     """The kept guess beside the measured value, as a report; says so if no guess was kept."""
     from gpuworkshop.figures.prediction import predicted_and_measured
 
     asked = _asked.get(id) or Guess(id, id, getattr(measured, "unit", ""), -math.inf, math.inf)
     made = prediction(id)
     state.append(FILE, {"event": "shown", "id": id, "when": _now()})
-    if not isinstance(measured, Rate):
-        measured = Rate(measured, measured, measured, 1, asked.unit)
     figure = predicted_and_measured(made and made.value, measured, asked.unit, asked.question, origin)
-    finding = _found(made, measured.value, asked.unit)
+    finding = _found(made, measured, asked.unit)
     return Report("Predicted and measured", origin, (finding,), figures=(figure,))
 
 
-def _found(made: Prediction | None, measured: float, unit: str) -> Finding:
+def _found(made: Prediction | None, measured: Rate, unit: str) -> Finding:
+    from gpuworkshop.figures.prediction import distance
+
+    title = f"Measured {with_unit(measured)}"
     if made is None:
-        return Finding("notice", f"Measured {in_unit(f'{measured:.3g}', unit)}", "No guess was kept before it.")
+        return Finding("notice", title, "No guess was kept before it.")
     late = ", made after a result had been shown" if made.late else ""
     guessed = f"Your guess: {in_unit(f'{made.value:g}', unit)}{late}."
-    return Finding("notice", _distance(made.value, measured, unit), guessed)
-
-
-def _distance(guessed: float, measured: float, unit: str) -> str:
-    """How far apart the two are: points for percent, else a ratio."""
-    if unit == "%":
-        points = round(abs(measured - guessed))
-        side = "above" if measured > guessed else "below"
-        how_far = f"{points} points {side} your guess" if points else "as you guessed"
-        return f"Measured {measured:.0f}%, {how_far}"
-    if guessed > 0 and measured > 0:
-        return f"Measured {measured:.3g} {unit}, {measured / guessed:.2g} times your guess"
-    return f"Measured {measured:.3g} {unit}, you said {guessed:g}"
+    return Finding("notice", title, f"{guessed} {distance(made.value, measured, unit)}")
 
 
 def _now() -> str:

@@ -17,7 +17,7 @@ from gpuworkshop.course import controls, faces, material, progress
 from gpuworkshop.course.controls import Status
 from gpuworkshop.course.faces import Fold, Note
 from gpuworkshop.course.material import QuestionData
-from gpuworkshop.figures.numbers import in_unit
+from gpuworkshop.numbers import in_unit
 
 
 class Feedback(msgspec.Struct, frozen=True):

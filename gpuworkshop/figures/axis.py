@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from gpuworkshop.figures.numbers import finite
+from gpuworkshop.numbers import finite
 
 LOG_FROM = 5  # a largest value this many times the smallest asks for a log axis
 

@@ -3,16 +3,14 @@
 from typing import Any
 
 from gpuworkshop.figures.axis import Axis, axis_for
-from gpuworkshop.figures.numbers import ends, finite, in_unit, known, number, spread, tick
 from gpuworkshop.figures.svg import COLORS, HOLLOW, SMALL, Drawing, lines
+from gpuworkshop.numbers import ends, finite, in_unit, known, number, spread, tick
 from gpuworkshop.report import Figure, Origin, Table
 
 _LEFT, _RIGHT = 110, 560
 
 
-def predicted_and_measured(
-    prediction: float | None, measured: Any, unit: str, question: str, origin: Origin
-) -> Figure:
+def predicted_and_measured(prediction: float | None, measured: Any, unit: str, question: str, origin: Origin) -> Figure:
     """The guess (hollow diamond) and the measurement with its interval (dot), and how far apart they are.
 
     `prediction` is in `unit` or None if none was made; `measured` is a Rate in `unit` or None.
@@ -25,12 +23,11 @@ def predicted_and_measured(
     _frame(drawing, axis, unit, y + 12, y + 82)
     _guess(drawing, axis, prediction, y + 28)
     _measured(drawing, axis, measured, y + 60)
-    words = _distance(prediction, measured)
-    drawing.text(0, y + 142, words)
+    words = distance(prediction, measured, unit)
     guess = tick(prediction) if finite(prediction) else "n/a"
     text = Table(("", unit), (("your guess", guess), ("measured (interval)", spread(measured))), question)
     alt = f"{question} Your guess {guess}, measured {in_unit(spread(measured), unit)}. {words}"
-    return drawing.figure(y + 166, origin, alt, f"{text}\n{words}")
+    return drawing.figure(y + 146, origin, alt, f"{text}\n{words}")
 
 
 def _x(axis: Axis, value: float) -> float:
@@ -70,14 +67,18 @@ def _frame(drawing: Drawing, axis: Axis, unit: str, top: float, bottom: float) -
     drawing.text((_LEFT + _RIGHT) / 2, bottom + 36, f"{unit}{axis.note}", "middle", bold=True)
 
 
-def _distance(prediction: float | None, measured: Any) -> str:
-    """How far the guess is off, in one sentence; never a mark for it."""
+def distance(prediction: float | None, measured: Any, unit: str) -> str:
+    """How far a guess is off, in one sentence; never a mark for it. Percentages differ by points."""
     if not finite(prediction) or not known(measured):
         return "The two cannot be compared: one of them is n/a."
     if min(ends(measured)) <= prediction <= max(ends(measured)):
         return "Your guess lies inside the measured interval."
+    off = number(abs(measured.value - prediction))
+    side = "above" if measured.value > prediction else "below"
+    if unit == "%":
+        return f"The measured value is {off} points {side} your guess."
     if prediction <= 0 or measured.value <= 0:
-        return f"The measured value is {number(measured.value - prediction)} away from your guess."
+        return f"The measured value is {in_unit(off, unit)} {side} your guess."
     ratio = measured.value / prediction
     if ratio >= 1:
         return f"The measured value is {number(ratio)} times your guess."

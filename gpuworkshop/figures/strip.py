@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from gpuworkshop.figures.axis import Axis, axis_for
-from gpuworkshop.figures.numbers import finite, number, tick
 from gpuworkshop.figures.svg import COLORS, SMALL, WIDTH, Drawing, lines, wide
+from gpuworkshop.numbers import finite, number, tick
 from gpuworkshop.report import Figure, Origin, Table
 
 Part = tuple[str, float | None, str]  # name, seconds, kind: a key of COLORS
@@ -70,9 +70,17 @@ def _strip(drawing: Drawing, axis: Axis, label: str, row: Sequence[Part], y: flo
 def _box(drawing: Drawing, left: float, right: float, y: float, part: Part) -> None:
     color = COLORS[part[2]]
     hatched = part[2] == "slowed"
-    drawing.shape("rect", x=left, y=y, width=right - left, height=_BAR, fill=color,
-                  fill_opacity=0.25 if hatched else None, stroke="currentColor",
-                  stroke_width=0.8 if right - left > 4 else 0)
+    drawing.shape(
+        "rect",
+        x=left,
+        y=y,
+        width=right - left,
+        height=_BAR,
+        fill=color,
+        fill_opacity=0.25 if hatched else None,
+        stroke="currentColor",
+        stroke_width=0.8 if right - left > 4 else 0,
+    )
     if not hatched:
         return
     for offset in range(6, int(right - left + _BAR), 8):

@@ -36,18 +36,53 @@ class Drawing:
         given = "".join(f' {name.replace("_", "-")}="{_value(value)}"' for name, value in kept.items())
         self._shapes.append(f"<{tag}{given}>{_escaped(words)}</{tag}>" if words else f"<{tag}{given}/>")
 
-    def text(self, x: float, y: float, words: str, anchor: str = "start", size: float | None = None,
-             bold: bool = False, quiet: bool = False, fill: str | None = None) -> None:
+    def text(
+        self,
+        x: float,
+        y: float,
+        words: str,
+        anchor: str = "start",
+        size: float | None = None,
+        bold: bool = False,
+        quiet: bool = False,
+        fill: str | None = None,
+    ) -> None:
         """Words with their baseline at y; `anchor` is start, middle or end."""
-        self.shape("text", words, x=x, y=y, text_anchor=None if anchor == "start" else anchor,
-                   font_size=size, font_weight="bold" if bold else None,
-                   fill_opacity=QUIET if quiet else None, fill=fill)
+        self.shape(
+            "text",
+            words,
+            x=x,
+            y=y,
+            text_anchor=None if anchor == "start" else anchor,
+            font_size=size,
+            font_weight="bold" if bold else None,
+            fill_opacity=QUIET if quiet else None,
+            fill=fill,
+        )
 
-    def line(self, x1: float, y1: float, x2: float, y2: float, color: str = "currentColor",
-             width: float = 1, opacity: float | None = None, dash: str | None = None) -> None:
+    def line(
+        self,
+        x1: float,
+        y1: float,
+        x2: float,
+        y2: float,
+        color: str = "currentColor",
+        width: float = 1,
+        opacity: float | None = None,
+        dash: str | None = None,
+    ) -> None:
         """A straight line."""
-        self.shape("line", x1=x1, y1=y1, x2=x2, y2=y2, stroke=color, stroke_width=width,
-                   stroke_opacity=opacity, stroke_dasharray=dash)
+        self.shape(
+            "line",
+            x1=x1,
+            y1=y1,
+            x2=x2,
+            y2=y2,
+            stroke=color,
+            stroke_width=width,
+            stroke_opacity=opacity,
+            stroke_dasharray=dash,
+        )
 
     def whisker(self, low: tuple[float, float], high: tuple[float, float], cap: float = 4) -> None:
         """An interval, level or upright, with a cap at each end; none if a dot would cover it."""
@@ -79,7 +114,7 @@ class Drawing:
         head = (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {_value(height)}" width="{WIDTH}" '
             f'style="max-width:100%;height:auto" role="img" aria-label="{_escaped(alt)}" '
-            "font-family=\"'DejaVu Sans', Verdana, sans-serif\" font-size=\"12\" fill=\"currentColor\">"
+            'font-family="\'DejaVu Sans\', Verdana, sans-serif" font-size="12" fill="currentColor">'
         )
         return Figure(head + "".join(self._shapes) + "</svg>", clean(alt), f"{text}\n{origin}")
 

@@ -7,32 +7,30 @@ from typing import Any
 import msgspec
 
 from gpuworkshop.figures.axis import Axis, axis_for
-from gpuworkshop.figures.numbers import ends, interval, known, number, spread, tick
 from gpuworkshop.figures.svg import COLORS, COVERED, SMALL, Drawing, lines, wide
+from gpuworkshop.numbers import ends, interval, known, number, spread, tick
 from gpuworkshop.report import Figure, Origin, Table
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 580, 52, 300  # the plot's sides, in pixels
 _PAD = (26, 52)  # free space left and right inside the plot; a value stands right of its mark
 
 
-def workers_sweep(
-    points: Sequence[Any], ceiling: Any, cpus: int | None, origin: Origin, unit: str
-) -> Figure:
+def workers_sweep(points: Sequence[Any], ceiling: Any, rule: int | None, origin: Origin, unit: str) -> Figure:
     """Rate with its interval at each tried num_workers, under the data ceiling.
 
     `points` have `.workers`, `.rate` (a Rate in `unit`, or None if it was not possible) and `.note`.
-    `ceiling` is a Rate or None. `cpus` is what the job may use; the rule "CPUs - 1" is marked if given.
+    `ceiling` is a Rate or None. `rule` is the number of workers by the rule "CPUs - 1", marked if given.
     """
     points = sorted(points, key=lambda point: point.workers)
-    plot = _plot(points, ceiling, cpus)
+    plot = _plot(points, ceiling, rule)
     drawing = Drawing()
     _axes(drawing, plot, points, unit)
     _ceiling(drawing, plot, ceiling, unit)
-    _rule(drawing, plot, cpus)
+    _rule(drawing, plot, rule)
     for point in points:
         _point(drawing, plot, point, ceiling)
     height = _notes(drawing, plot, points) + 18
-    alt, text = _alt(points, ceiling, unit), _text(points, ceiling, cpus, unit)
+    alt, text = _alt(points, ceiling, unit), _text(points, ceiling, rule, unit)
     return drawing.figure(height, origin, alt, text)
 
 
@@ -54,11 +52,11 @@ class _Plot(msgspec.Struct, frozen=True):
         return _BOTTOM - self.y_axis.at(rate) * (_BOTTOM - _TOP)
 
 
-def _plot(points: Sequence[Any], ceiling: Any, cpus: int | None) -> _Plot:
+def _plot(points: Sequence[Any], ceiling: Any, rule: int | None) -> _Plot:
     rates = [value for point in points for value in ends(point.rate)] + ends(ceiling)
     tried = {point.workers for point in points}
-    rule = {cpus - 1} if cpus and not (tried and min(tried) <= cpus - 1 <= max(tried)) else set()
-    return _Plot(axis_for(rates), tuple(sorted(tried | rule)) or (0,))
+    outside = {rule} if rule and not (tried and min(tried) <= rule <= max(tried)) else set()
+    return _Plot(axis_for(rates), tuple(sorted(tried | outside)) or (0,))
 
 
 def _axes(drawing: Drawing, plot: _Plot, points: Sequence[Any], unit: str) -> None:
@@ -77,10 +75,10 @@ def _axes(drawing: Drawing, plot: _Plot, points: Sequence[Any], unit: str) -> No
     drawing.text((_LEFT + _RIGHT) / 2, _BOTTOM + 39, f"num_workers, processes{spacing}", "middle", bold=True)
 
 
-def _rule(drawing: Drawing, plot: _Plot, cpus: int | None) -> None:
-    if not cpus:
+def _rule(drawing: Drawing, plot: _Plot, rule: int | None) -> None:
+    if not rule:
         return
-    words, x = f"rule: CPUs - 1 = {cpus - 1}", plot.x(cpus - 1)
+    words, x = f"rule: CPUs - 1 = {rule}", plot.x(rule)
     drawing.line(x, _TOP - 6, x, _BOTTOM, dash="4 4", opacity=0.7)
     drawing.text(max(x, _LEFT + wide(words, SMALL) / 2), _TOP - 12, words, "middle", SMALL)
 
@@ -91,8 +89,9 @@ def _ceiling(drawing: Drawing, plot: _Plot, ceiling: Any, unit: str) -> None:
         return
     y, values = plot.y(ceiling.value), ends(ceiling)
     top, bottom = plot.y(max(values)), plot.y(min(values))
-    drawing.shape("rect", x=_LEFT, y=top, width=_RIGHT - _LEFT, height=bottom - top,
-                  fill=COLORS["compute"], fill_opacity=0.2)
+    drawing.shape(
+        "rect", x=_LEFT, y=top, width=_RIGHT - _LEFT, height=bottom - top, fill=COLORS["compute"], fill_opacity=0.2
+    )
     drawing.line(_LEFT, y, _RIGHT, y, COLORS["compute"], 2)
     drawing.text(_RIGHT + 10, y + 4, "data ceiling", bold=True)
     drawing.text(_RIGHT + 10, y + 19, f"{number(ceiling.value)} {unit}")
@@ -144,8 +143,8 @@ def _alt(points: Sequence[Any], ceiling: Any, unit: str) -> str:
     return f"Throughput over num_workers in {unit}: {rates or 'n/a'}. Data ceiling {spread(ceiling)}."
 
 
-def _text(points: Sequence[Any], ceiling: Any, cpus: int | None, unit: str) -> str:
+def _text(points: Sequence[Any], ceiling: Any, rule: int | None, unit: str) -> str:
     rows = tuple((str(point.workers), spread(point.rate), point.note) for point in points)
     table = Table(("num_workers", unit, "note"), rows, "Throughput over num_workers, with intervals")
-    rule = f"Rule: CPUs - 1 = {cpus - 1}. " if cpus else ""
-    return f"{table}\n{rule}Data ceiling: {spread(ceiling)}{f' {unit}' if known(ceiling) else ''}."
+    marked = f"Rule: CPUs - 1 = {rule}. " if rule else ""
+    return f"{table}\n{marked}Data ceiling: {spread(ceiling)}{f' {unit}' if known(ceiling) else ''}."

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 
 from gpuworkshop.figures.axis import Axis, axis_for
-from gpuworkshop.figures.numbers import ends, known, number, spread, tick, times
 from gpuworkshop.figures.svg import COLORS, SMALL, Drawing, lines
+from gpuworkshop.numbers import ends, known, number, spread, tick, times
 from gpuworkshop.report import Figure, Origin, Table
 
 _LEFT, _RIGHT, _WORDS = 180, 500, 520  # the plot's sides and the words' column, in pixels
@@ -99,8 +99,15 @@ def _bar(drawing: Drawing, axis: Axis, before: float, now: float, y: float, link
     start, end = _x(axis, before), _x(axis, now)
     if link < y - 9:
         drawing.line(start, link, start, y - 8, opacity=0.45)
-    drawing.shape("rect", x=min(start, end), y=y - 8, width=abs(end - start), height=16,
-                  fill=COLORS["compute"], fill_opacity=None if now >= before else 0.4)
+    drawing.shape(
+        "rect",
+        x=min(start, end),
+        y=y - 8,
+        width=abs(end - start),
+        height=16,
+        fill=COLORS["compute"],
+        fill_opacity=None if now >= before else 0.4,
+    )
 
 
 def _refused(drawing: Drawing, axis: Axis, records: Sequence[Bar], y: float) -> None:

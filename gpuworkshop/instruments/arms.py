@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
 from gpuworkshop.instruments.feed import Feed
 from gpuworkshop.timing import Clock
-from gpuworkshop.workloads.train import Training
+
+if TYPE_CHECKING:  # measuring your own loader needs no torchvision
+    from gpuworkshop.workloads.train import Training
 
 RESIDENT_BATCHES = 8
 WAIT, DATA_WORK = "wait", "data work"

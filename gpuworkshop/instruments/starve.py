@@ -28,9 +28,10 @@ from gpuworkshop.instruments.starve_result import (
     tells_same_story,
     which_limit,
 )
+from gpuworkshop.machine.allocation import workers_rule
 from gpuworkshop.machine.conditions import Conditions
 from gpuworkshop.timing import Plan, Rounds, clock_for, in_turn, plan_for
-from gpuworkshop.workloads.config import Job, TrainConfig
+from gpuworkshop.workloads.config import UNIT, Job, TrainConfig
 
 __all__ = ["StarveResult", "SweepResult", "findings", "measure", "report", "run", "run_sweep", "sweep"]
 
@@ -44,6 +45,7 @@ def measure(
     *,
     device: str | None = None,
     workload: str = "your loader and step",
+    unit: str = "samples/s",
     plan: Plan | None = None,
     loader_alone: bool = True,
     tell: Tell | None = None,
@@ -57,7 +59,7 @@ def measure(
     from gpuworkshop.instruments import arms
     from gpuworkshop.instruments.feed import Feed
     from gpuworkshop.machine.conditions import conditions
-    from gpuworkshop.workloads.train import default_device
+    from gpuworkshop.machine.gpus import default_device
 
     device, tell = device or default_device(), tell or Tell()
     prepare = prepare or (lambda batch: arms.moved(batch, device))
@@ -71,8 +73,9 @@ def measure(
         rounds = in_turn(
             measured,
             clock_for(device),
-            plan or plan_for(device),
+            plan or plan_for(device, baseline=True),
             pairs=[(REAL, CEILING)],
+            unit=unit,
             progress=lambda share: tell.progress(0.1 + 0.9 * share, "now, ceiling and loader in turn"),
         )
         return read(rounds, now, workload, conditions(device))
@@ -117,6 +120,7 @@ def sweep(
     *,
     device: str,
     workload: str = "your loader and step",
+    unit: str = "samples/s",
     plan: Plan | None = None,
     tell: Tell | None = None,
 ) -> SweepResult:
@@ -133,6 +137,7 @@ def sweep(
             measured,
             clock_for(device),
             plan or plan_for(device),
+            unit=unit,
             progress=lambda share: tell.progress(0.2 + 0.8 * share, "all worker counts in turn"),
         )
     zero = str(next(iter(feeds)))
@@ -166,7 +171,7 @@ def _start_each(loader, workers: Sequence[int], stack: ExitStack, tell: Tell) ->
 def worker_counts(cpus: int) -> tuple[int, ...]:
     """The numbers of workers worth a look: powers of two up to the CPUs, the rule (CPUs - 1), and the CPUs."""
     powers = [2**n for n in range(cpus.bit_length()) if 2**n <= cpus]
-    return tuple(sorted({0, *powers, max(cpus - 1, 1), cpus}))
+    return tuple(sorted({0, *powers, workers_rule(cpus), cpus}))
 
 
 # ---------------------------------------------------------------- the second door: a built-in workload in a child
@@ -214,16 +219,10 @@ def in_child(request: Any, tell: Tell) -> StarveResult | SweepResult:
     tell.progress(0.0, "loading PyTorch and the pictures")
     training = build(asked.config, asked.job, asked.device)
     training.use_precision()
-    door = dict(device=training.device, workload=asked.job.title, tell=tell.part(0.1, 1.0))
-    planted = planted_words(asked.job)
+    door = dict(device=training.device, workload=asked.job.title, unit=UNIT, tell=tell.part(0.1, 1.0))
     if asked.workers is None:
         result = measure(training.loader, lambda ready: training.step(*ready), training.prepare, **door)
-        return msgspec.structs.replace(result, config=asked.config, planted=planted)
+        return msgspec.structs.replace(result, config=asked.config, planted=asked.job.planted)
     counts = asked.workers or worker_counts(allocation.cpus().count)
     result = sweep(training.loader, lambda ready: training.step(*ready), training.prepare, counts, **door)
-    return msgspec.structs.replace(result, planted=planted)
-
-
-def planted_words(job: Job) -> str:
-    """What was planted, in words; "" when nothing was."""
-    return f"every file read really waits {job.storage_wait * 1000:g} ms" if job.storage_wait else ""
+    return msgspec.structs.replace(result, planted=asked.job.planted)

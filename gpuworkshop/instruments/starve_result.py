@@ -7,9 +7,11 @@ from typing import Literal
 
 import msgspec
 
+from gpuworkshop.machine.allocation import workers_rule
 from gpuworkshop.machine.conditions import Conditions
+from gpuworkshop.numbers import counted, in_unit, number
 from gpuworkshop.report import Finding, Origin, Report, Table
-from gpuworkshop.timing import Comparison, Rate
+from gpuworkshop.timing import SMALLEST_EFFECT, Comparison, Rate
 from gpuworkshop.workloads.config import TrainConfig
 
 LIMITING = 1.10
@@ -75,6 +77,18 @@ class SweepResult(msgspec.Struct, frozen=True):
     conditions: Conditions
     origin: Origin
 
+    @property
+    def measured(self) -> tuple[SweepPoint, ...]:
+        """The points that could be measured."""
+        return tuple(point for point in self.points if point.rate)
+
+    @property
+    def best(self) -> SweepPoint:
+        """The smallest number of workers that does as well as the fastest, within 3% or the noise of both."""
+        fastest = max((point.rate for point in self.measured), key=lambda rate: rate.value)
+        least = min(fastest.low, fastest.value / (1 + SMALLEST_EFFECT))
+        return next(p for p in self.measured if p.rate.value >= least or p.rate.high >= fastest.value)
+
 
 def tells_same_story(data_share: float, headroom: Comparison) -> bool:
     """Whether 1 - (share of data) equals 1 / headroom: the time left for the step, seen from both sides.
@@ -110,9 +124,9 @@ def findings(result: StarveResult | SweepResult) -> Iterator[Finding]:
     if result.workers > result.conditions.cpus:
         yield Finding(
             "warning",
-            f"{result.workers} workers on {result.conditions.cpus} CPUs",
-            f"{result.conditions.cpus} CPUs by {result.conditions.cpus_said_by}",
-            f"num_workers={max(1, result.conditions.cpus - 1)}",
+            f"{counted(result.workers, 'worker')} on {counted(result.conditions.cpus, 'CPU')}",
+            f"{counted(result.conditions.cpus, 'CPU')} by {result.conditions.cpus_said_by}",
+            f"num_workers={workers_rule(result.conditions.cpus)}",
         )
     if result.workers:
         yield Finding("ok", f"Starting {result.workers} workers took {result.startup_seconds:.1f} s, measured apart")
@@ -125,8 +139,7 @@ def _limit_finding(result: StarveResult) -> Finding:
     if result.limit == "data":
         waits = f"{result.wait_share:.0%} {result.wait_name}"
         title = f"Data limits this run: {waits}, headroom <= {result.headroom.ratio:.1f}x"
-        fix = "num_workers=2, then measure again" if not result.workers else "a cheaper path from file to batch"
-        return Finding("warning", title, numbers, fix)
+        return Finding("warning", title, numbers, _data_fix(result))
     if result.limit == "compute":
         title = f"The step limits this run: a perfect loader would bring <= {result.headroom.ratio:.2f}x"
         return Finding("ok", title, numbers, "leave the loader alone; look at the step (precision, batch size)")
@@ -138,6 +151,16 @@ def _limit_finding(result: StarveResult) -> Finding:
     )
 
 
+def _data_fix(result: StarveResult) -> str:
+    """What to do first about a loader that limits."""
+    if result.config:  # a built-in workload
+        return "gpuworkshop loop   # tries workers and cheaper paths from file to batch, one at a time"
+    if result.workers == 0:
+        rule = max(2, workers_rule(result.conditions.cpus))
+        return f"DataLoader(..., num_workers={rule})   # then measure again"
+    return "decode once, or on the card: the loader's own work must become less"
+
+
 def _terms(result: StarveResult) -> str:
     return (
         f"{result.wait_name} {result.wait_share:.0%}, data work on the device {result.data_work_share:.0%}, "
@@ -146,27 +169,27 @@ def _terms(result: StarveResult) -> str:
 
 
 def _sweep_findings(result: SweepResult) -> Iterator[Finding]:
-    best = max((p for p in result.points if p.rate), key=lambda p: p.rate.value)
+    best, rule = result.best, workers_rule(result.cpus)
     if best.against_zero is None or best.against_zero.verdict != "faster":
         yield Finding("notice", "No number of workers made a real difference here", _rates(result))
     else:
-        fix = f"num_workers={best.workers}"
-        yield Finding("ok", f"{best.workers} workers: {best.against_zero}", _rates(result), fix)
-    rule = max(1, result.cpus - 1)
-    at_rule = next((p for p in result.points if p.workers == rule and p.against_zero), None)
+        words = f"{counted(best.workers, 'worker')} do as well as the best: {best.against_zero}"
+        yield Finding("ok", words, _rates(result), f"num_workers={best.workers}")
+    at_rule = next((p for p in result.measured if p.workers == rule and p.against_zero), None)
     if at_rule and at_rule is not best:
         why = "; one worker decodes alone, as the main process did" if rule == 1 else ""
-        evidence = f"on {result.cpus} CPUs, {at_rule.rate}{why}"
+        evidence = f"on {counted(result.cpus, 'CPU')}, {at_rule.rate}{why}"
         yield Finding("notice", f"The rule CPUs - 1 says {rule}: {at_rule.against_zero}", evidence)
     for point in result.points:
         if point.note:
-            yield Finding("warning", f"{point.workers} workers: not possible", point.note)
+            yield Finding("warning", f"{counted(point.workers, 'worker')}: not possible", point.note)
 
 
 def _rates(result: SweepResult) -> str:
     """All measured rates in one line."""
-    rates = [f"{point.workers}: {point.rate.value:,.0f}" for point in result.points if point.rate]
-    return f"workers {', '.join(rates)}; data ceiling {result.ceiling.value:,.0f} {result.ceiling.unit}"
+    rates = [f"{point.workers}: {number(point.rate.value)}" for point in result.measured]
+    ceiling = in_unit(number(result.ceiling.value), result.ceiling.unit)
+    return f"workers {', '.join(rates)}; data ceiling {ceiling}"
 
 
 def report(result: StarveResult | SweepResult) -> Report:
@@ -176,7 +199,9 @@ def report(result: StarveResult | SweepResult) -> Report:
 
     found = tuple(findings(result))
     if isinstance(result, SweepResult):
-        picture = workers_sweep(result.points, result.ceiling, result.cpus, result.origin, "images/s")
+        picture = workers_sweep(
+            result.points, result.ceiling, workers_rule(result.cpus), result.origin, result.ceiling.unit
+        )
         return Report(f"Workers sweep: {result.workload}", result.origin, found, (_sweep_table(result),), (picture,))
     now, ceiling = strip(result)
     picture = step_strip(now, result.origin, ceiling)

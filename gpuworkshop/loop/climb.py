@@ -10,6 +10,7 @@ from gpuworkshop import child
 from gpuworkshop.instruments.starve import StarveResult
 from gpuworkshop.loop import ledger
 from gpuworkshop.loop.ledger import Record
+from gpuworkshop.loop.trial_result import Trial
 from gpuworkshop.machine.conditions import Conditions
 from gpuworkshop.report import Finding, Origin, Report, Table
 from gpuworkshop.timing import Comparison, Rate
@@ -88,9 +89,7 @@ def run(
 def try_one(
     before: TrainConfig, after: TrainConfig, job: Job | None = None, *, launcher: Sequence[str] = (), progress=None
 ):
-    """Measure one change in a child: a :class:`gpuworkshop.loop.trial.Trial`."""
-    from gpuworkshop.loop.trial import Trial
-
+    """Measure one change in a child: a :class:`gpuworkshop.loop.trial_result.Trial`."""
     request = Request(job or Job(), before, only=after)
     return child.run("gpuworkshop.loop.climber:try_in_child", request, type=Trial, launcher=launcher, progress=progress)
 

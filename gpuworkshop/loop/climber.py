@@ -12,7 +12,7 @@ import msgspec
 
 from gpuworkshop.child import Tell
 from gpuworkshop.instruments import arms, memory, starve
-from gpuworkshop.instruments.starve import CEILING, REAL, StarveResult, planted_words
+from gpuworkshop.instruments.starve import CEILING, REAL, StarveResult
 from gpuworkshop.loop import ledger
 from gpuworkshop.loop.climb import LoopResult, Request
 from gpuworkshop.loop.diagnose import ranked
@@ -20,9 +20,10 @@ from gpuworkshop.loop.ledger import Record
 from gpuworkshop.loop.remedies import Facts, Remedy, proposals
 from gpuworkshop.loop.trial import Bench, Trial
 from gpuworkshop.machine import allocation
+from gpuworkshop.machine.allocation import workers_rule
 from gpuworkshop.machine.conditions import conditions
 from gpuworkshop.timing import in_turn
-from gpuworkshop.workloads.config import TrainConfig
+from gpuworkshop.workloads.config import UNIT, TrainConfig
 
 SYNTHETIC = "synthetic"
 
@@ -118,14 +119,15 @@ class Climb:
         """Now against the data ceiling for the config that the loop stands on; quick: only to see what limits."""
         training = self.bench.build(self.now)
         training.use_precision()
-        plan = msgspec.structs.replace(self.bench.plan, min_rounds=4, width=1.0) if quick else self.bench.plan
-        door = dict(device=training.device, workload=self.asked.job.title, plan=plan, loader_alone=not quick)
-        seen = starve.measure(training.loader, lambda ready: training.step(*ready), training.prepare, **door)
+        plan = msgspec.structs.replace(self.bench.plan, min_rounds=4, width=1.0) if quick else None
+        door = dict(device=training.device, workload=self.asked.job.title, unit=UNIT, loader_alone=not quick)
+        step = lambda ready: training.step(*ready)  # noqa: E731
+        seen = starve.measure(training.loader, step, training.prepare, plan=plan, **door)
         return self.named(seen)
 
     def named(self, seen: StarveResult) -> StarveResult:
         """A result with what only the loop knows: the config and anything planted."""
-        return msgspec.structs.replace(seen, config=self.now, planted=planted_words(self.asked.job))
+        return msgspec.structs.replace(seen, config=self.now, planted=self.asked.job.planted)
 
     def knee(self, config: TrainConfig) -> int:
         """The smallest batch within 5% of the best throughput, on resident data."""
@@ -142,7 +144,7 @@ class Climb:
             last.append(arms.resident(SYNTHETIC, training, arms.synthetic(training)))
             for name, config in jpegs.items():
                 last.append(stack.enter_context(arms.real(name, self.bench.build(config))))
-            rounds = in_turn(last, self.bench.clock, self.bench.plan, pairs=[(SYNTHETIC, REAL)])
+            rounds = in_turn(last, self.bench.clock, self.bench.plan, pairs=[(SYNTHETIC, REAL)], unit=UNIT)
             final = self.named(starve.read(rounds, last[0], self.asked.job.title, self.here))
         best_jpegs = max(jpegs, key=lambda name: rounds.rate(name).value, default=None)
         self.tell.progress(1.0, "done")
@@ -167,7 +169,7 @@ class Climb:
         """The final config with JPEGs decoded each time, by name: by workers, and on the card if there is one."""
         if self.now.data_path != "pre-decoded":
             return {}
-        workers = self.facts.cpus - 1 if self.facts.cpus > 2 else self.facts.cpus
+        workers = max(2, workers_rule(self.facts.cpus))
         paths = {"by workers": self.now.with_(data_path="cpu-decode", workers=workers, persistent_workers=True)}
         if self.facts.card:
             alone = dict(workers=0, persistent_workers=False, prefetch_factor=None)

@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from gpuworkshop.machine.allocation import workers_rule
 from gpuworkshop.workloads.config import TrainConfig, changed
 
 Numerics = Literal["same", "close", "training"]
@@ -77,7 +78,7 @@ def _workers(now: TrainConfig, facts: Facts) -> list[TrainConfig]:
 
     The workshop counts the loader's settings as one pick: with a card, memory is pinned along with it.
     """
-    counts = [facts.cpus - 1] if facts.cpus > 2 else [1, 2]
+    counts = [workers_rule(facts.cpus)] if facts.cpus > 2 else [1, 2]
     return [now.with_(workers=n, persistent_workers=True, pin_memory=facts.card) for n in counts if n > now.workers]
 
 

@@ -10,36 +10,20 @@ import msgspec
 from gpuworkshop.child import Tell
 from gpuworkshop.instruments import arms
 from gpuworkshop.instruments.feed import LoaderFault
-from gpuworkshop.instruments.starve import planted_words
 from gpuworkshop.loop.learning import Judgement, Learned, judge
-from gpuworkshop.loop.remedies import explaining
+from gpuworkshop.loop.remedies import Numerics, explaining
+from gpuworkshop.loop.trial_result import Trial
 from gpuworkshop.machine import allocation
 from gpuworkshop.machine.conditions import conditions
+from gpuworkshop.machine.gpus import default_device
 from gpuworkshop.report import Origin
-from gpuworkshop.timing import Comparison, Plan, Rate, clock_for, in_turn, plan_for
+from gpuworkshop.timing import Comparison, Plan, clock_for, in_turn, plan_for
 from gpuworkshop.workloads import images, pictures
-from gpuworkshop.workloads.config import Job, TrainConfig, changed
-from gpuworkshop.workloads.train import Training, build, default_device, endless
+from gpuworkshop.workloads.config import UNIT, Job, TrainConfig, changed
+from gpuworkshop.workloads.train import Training, build, endless
 
 SEEDS = (0, 1)
 """Seeds of the unchanged run that a changed one is held against."""
-
-
-class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """What one change did. ``comparison`` is after / before; None when the changed run could not be measured."""
-
-    before: TrainConfig
-    after: TrainConfig
-    changed: tuple[str, ...]
-    comparison: Comparison | None = None
-    rate_before: Rate | None = None
-    rate_after: Rate | None = None
-    learning: Judgement | None = None
-    kept: bool
-    why: str
-    paid_once_seconds: float = 0.0
-    origin: Origin
-    planted: str
 
 
 class Bench:
@@ -70,7 +54,8 @@ class Bench:
             with ExitStack() as stack:
                 runs = (("before", slow), ("after", fast))
                 in_trial = [stack.enter_context(arms.real(name, run)) for name, run in runs]
-                rounds = in_turn(in_trial, self.clock, self.plan, progress=lambda share: tell.progress(0.8 * share))
+                watch = lambda share: tell.progress(0.8 * share)  # noqa: E731
+                rounds = in_turn(in_trial, self.clock, self.plan, unit=UNIT, progress=watch)
         except LoaderFault as fault:
             return self._refused(before, after, str(fault))
         comparison = rounds.compare("before", "after")
@@ -92,17 +77,17 @@ class Bench:
             why=why,
             paid_once_seconds=paid,
             origin=self._origin(),
-            planted=planted_words(self.job),
+            planted=self.job.planted,
         )
 
     def _refused(self, before: TrainConfig, after: TrainConfig, why: str) -> Trial:
         what = dict(before=before, after=after, changed=changed(before, after), kept=False, why=f"not possible: {why}")
-        return Trial(**what, origin=self._origin(), planted=planted_words(self.job))
+        return Trial(**what, origin=self._origin(), planted=self.job.planted)
 
     def _origin(self) -> Origin:
         return conditions(self.device).origin
 
-    def judge(self, config: TrainConfig, numerics) -> Judgement:
+    def judge(self, config: TrainConfig, numerics: Numerics) -> Judgement:
         """Train ``config`` for the preset's samples and hold it against the unchanged run."""
         first = self.build(config)
         if not first.can_learn:

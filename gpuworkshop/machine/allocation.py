@@ -36,6 +36,11 @@ def cpus(env: Mapping[str, str] = os.environ, cgroup: Path = CGROUP, membership:
     return Cpus(known.get(said_by, 1), said_by, known)
 
 
+def workers_rule(cpus: int) -> int:
+    """The workshop's rule for ``num_workers``: CPUs - 1, and never 0."""
+    return max(1, cpus - 1)
+
+
 def _slurm(env: Mapping[str, str]) -> int | None:
     value = env.get("SLURM_CPUS_PER_TASK", "")
     return int(value) if value.isdecimal() and int(value) > 0 else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import msgspec
 
 
@@ -24,6 +26,26 @@ def card(device: str = "cuda:0") -> Card | None:
     seen = torch.cuda.get_device_properties(device)
     uuid = str(getattr(seen, "uuid", ""))
     return Card(seen.name, f"GPU-{uuid}" if uuid else "", seen.total_memory, seen.multi_processor_count, _driver())
+
+
+def default_device() -> str:
+    """The first card that PyTorch sees, else "cpu". Imports torch."""
+    import torch
+
+    return "cuda:0" if torch.cuda.is_available() else "cpu"
+
+
+def there_is_one() -> bool:
+    """Whether the driver shows this process a card; asks NVML, which needs no PyTorch."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return False
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        return pynvml.nvmlDeviceGetCount() > 0
+    except pynvml.NVMLError:
+        return False
 
 
 def _driver() -> str:

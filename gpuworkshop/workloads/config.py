@@ -76,6 +76,8 @@ CARD = Preset("card", "resnet50", 224, 256, 4096, 1e-3, 4096, threads=None)
 PRESETS = {preset.name: preset for preset in (TINY, CARD)}
 
 CLASSES = 8
+UNIT = "images/s"
+"""Of every built-in workload."""
 HELD_OUT = 512
 """Pictures that are never trained on; the loss on them says whether a run learned."""
 
@@ -86,15 +88,15 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     preset: str = "tiny"
     data: str | None = None
     """A folder of pictures instead of the set that the kit writes; one folder per class, or none."""
-    storage_wait: float = 0.0
-    """Planted: seconds that every file read really waits, to stand for slow storage. 0 plants nothing."""
+    storage_wait_ms: float = 0.0
+    """Planted: milliseconds that every file read really waits, to stand for slow storage. 0 plants nothing."""
     seed: int = 0
 
     def __post_init__(self):
         if self.preset not in PRESETS:
             raise ValueError(f"no preset {self.preset!r}: there are {' and '.join(PRESETS)}")
-        if not 0 <= self.storage_wait <= 10:
-            raise ValueError(f"storage_wait is {self.storage_wait} s: between 0 and 10")
+        if not 0 <= self.storage_wait_ms <= 10_000:
+            raise ValueError(f"storage_wait_ms is {self.storage_wait_ms:g}: between 0 and 10000")
 
     @property
     def sizes(self) -> Preset:
@@ -102,14 +104,20 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return PRESETS[self.preset]
 
     @property
+    def wait_seconds(self) -> float:
+        """The planted wait of each file read, in seconds."""
+        return self.storage_wait_ms / 1000
+
+    @property
+    def planted(self) -> str:
+        """What is planted, in words; "" when nothing is."""
+        return f"every file read really waits {self.storage_wait_ms:g} ms" if self.storage_wait_ms else ""
+
+    @property
     def title(self) -> str:
-        """What the learner reads: the workload, its pictures, and anything planted."""
-        words = [f"{self.sizes.model} at {self.sizes.picture_px} px"]
-        if self.data:
-            words.append("own pictures")
-        if self.storage_wait:
-            words.append(f"planted wait of {self.storage_wait * 1000:g} ms a file")
-        return ", ".join(words)
+        """What the learner reads: the workload, its pictures, and whether anything is planted."""
+        words = f"{self.sizes.model} at {self.sizes.picture_px} px"
+        return words + (", own pictures" if self.data else "") + (", planted wait" if self.planted else "")
 
 
 def seconds(text: str) -> float:

@@ -34,8 +34,8 @@ SCALE, RATIO = (0.25, 1.0), (3 / 4, 4 / 3)
 class JpegFiles(Dataset):
     """Decode a JPEG and transform it, one sample at a time: the ordinary way."""
 
-    def __init__(self, pictures: Pictures, px: int, storage_wait: float = 0.0):
-        self.pictures, self.storage_wait = pictures, storage_wait
+    def __init__(self, pictures: Pictures, px: int, wait_seconds: float = 0.0):
+        self.pictures, self.wait_seconds = pictures, wait_seconds
         self.transform = v2.Compose(
             [
                 v2.RandomResizedCrop(px, scale=SCALE, ratio=RATIO),
@@ -50,35 +50,35 @@ class JpegFiles(Dataset):
         return len(self.pictures)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        return self.transform(open_rgb(self.pictures.files[index], self.storage_wait)), self.pictures.labels[index]
+        return self.transform(open_rgb(self.pictures.files[index], self.wait_seconds)), self.pictures.labels[index]
 
 
 class JpegBytes(Dataset):
     """Only read the file: decoding is left to the card."""
 
-    def __init__(self, pictures: Pictures, storage_wait: float = 0.0):
-        self.pictures, self.storage_wait = pictures, storage_wait
+    def __init__(self, pictures: Pictures, wait_seconds: float = 0.0):
+        self.pictures, self.wait_seconds = pictures, wait_seconds
 
     def __len__(self) -> int:
         return len(self.pictures)
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
-        time.sleep(self.storage_wait)
+        time.sleep(self.wait_seconds)
         return np.fromfile(self.pictures.files[index], np.uint8), self.pictures.labels[index]
 
 
 class Decoded(Dataset):
     """Rows of one uint8 file (N, 3, S, S), a whole batch at a time."""
 
-    def __init__(self, file: Path, labels: tuple[int, ...], storage_wait: float = 0.0):
+    def __init__(self, file: Path, labels: tuple[int, ...], wait_seconds: float = 0.0):
         self.pictures = torch.from_numpy(np.load(file, mmap_mode="c"))  # mapped, not read; never written back
-        self.labels, self.storage_wait = torch.tensor(labels), storage_wait
+        self.labels, self.wait_seconds = torch.tensor(labels), wait_seconds
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def __getitem__(self, indices: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        time.sleep(self.storage_wait)  # one read for the whole batch
+        time.sleep(self.wait_seconds)  # one read for the whole batch
         return self.pictures[indices], self.labels[indices]
 
 
@@ -105,13 +105,13 @@ def loader(config: TrainConfig, job: Job, pictures: Pictures) -> DataLoader:
         prefetch_factor=config.prefetch_factor,
     )
     if config.data_path == "pre-decoded":
-        rows = Decoded(pre_decode(pictures, job.sizes.stored_px), pictures.labels, job.storage_wait)
+        rows = Decoded(pre_decode(pictures, job.sizes.stored_px), pictures.labels, job.wait_seconds)
         batches = BatchSampler(RandomSampler(rows), config.batch_size, drop_last=True)
         return DataLoader(rows, sampler=batches, batch_size=None, **knobs)
     if config.data_path == "card-decode":
-        files, knobs["collate_fn"] = JpegBytes(pictures, job.storage_wait), packed
+        files, knobs["collate_fn"] = JpegBytes(pictures, job.wait_seconds), packed
     else:
-        files = JpegFiles(pictures, job.sizes.picture_px, job.storage_wait)
+        files = JpegFiles(pictures, job.sizes.picture_px, job.wait_seconds)
     return DataLoader(files, config.batch_size, shuffle=True, drop_last=True, **knobs)
 
 

@@ -2,7 +2,8 @@
 
 A picture of the set is 500 x 375 pixels of textured shapes in one of eight hues. The hue is the class, so a network
 can learn it, and it survives crop and flip. Everything follows from the picture's number: the set is the same
-everywhere. It is written once into a cache folder (``$GPUWORKSHOP_CACHE``, or ``~/.cache/gpuworkshop``).
+everywhere. It is written once into a cache folder (``$GPUWORKSHOP_CACHE``, else
+``$XDG_CACHE_HOME/gpuworkshop``, else ``~/.cache/gpuworkshop``).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from gpuworkshop import state
 from gpuworkshop.machine import allocation
 from gpuworkshop.workloads.config import CLASSES, HELD_OUT
 
@@ -44,7 +46,6 @@ class Pictures(msgspec.Struct, frozen=True):
     files: tuple[str, ...]
     labels: tuple[int, ...]
     classes: int
-    own: bool = False
 
     def __len__(self) -> int:
         return len(self.files)
@@ -57,16 +58,16 @@ class Pictures(msgspec.Struct, frozen=True):
 
 
 def cache_folder() -> Path:
-    """Where written pictures are kept; a temporary folder when the usual place cannot be written."""
-    usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuworkshop"
-    folder = Path(os.environ.get("GPUWORKSHOP_CACHE") or usual)
+    """Where written pictures are kept; the spare folder of the state when the usual place cannot be written."""
     try:
+        usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuworkshop"
+        folder = Path(os.environ.get("GPUWORKSHOP_CACHE") or usual)
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             return folder
-    except OSError:
-        folder = Path(tempfile.gettempdir()) / f"gpuworkshop-cache-{os.getuid()}"
-        folder.mkdir(mode=0o700, exist_ok=True)
+    except (OSError, RuntimeError):  # RuntimeError: there is no home
+        folder = state.spare_folder() / "cache"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return folder
 
 
@@ -95,7 +96,7 @@ def read_folder(folder: str) -> Pictures:
         raise ValueError(f"no JPEG file (.jpg, .jpeg) in {folder!r} or below")
     names = sorted({file.parent for file in files})
     labels = tuple(names.index(file.parent) for file in files)
-    return Pictures(tuple(map(str, files)), labels, classes=len(names), own=True)
+    return Pictures(tuple(map(str, files)), labels, len(names))
 
 
 def written_set(name: str, numbers: Sequence[int], progress: Progress = _quiet) -> Pictures:
@@ -193,14 +194,14 @@ def _ellipse(random: np.random.Generator) -> np.ndarray:
     return np.float32(random.uniform(-0.8, 0.8)) * inside
 
 
-def open_rgb(file: str, storage_wait: float = 0.0):
+def open_rgb(file: str, wait_seconds: float = 0.0):
     """A picture file as a decoded RGB PIL image, after a planted wait of so many seconds.
 
     ValueError names a file that cannot be read.
     """
     from PIL import Image
 
-    time.sleep(storage_wait)
+    time.sleep(wait_seconds)
     try:
         with Image.open(file) as image:
             return image.convert("RGB")

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from gpuworkshop.machine.gpus import default_device
 from gpuworkshop.workloads import images, pictures
 from gpuworkshop.workloads.config import PRESETS, Job, TrainConfig
 
@@ -86,11 +87,6 @@ def build(config: TrainConfig, job: Job, device: str | None = None) -> Training:
     return Training(config, job, device or default_device())
 
 
-def default_device() -> str:
-    """The first card that PyTorch sees, else the CPU."""
-    return "cuda:0" if torch.cuda.is_available() else "cpu"
-
-
 def endless(loader: DataLoader) -> Iterator:
     """Batches of one epoch after the other."""
     while True:
@@ -102,7 +98,7 @@ def parse(arguments: list[str] | None) -> tuple[Training, int]:
     parser = argparse.ArgumentParser(prog="train", description="Train on pictures and print the loss.")
     parser.add_argument("--preset", choices=PRESETS, default="tiny")
     parser.add_argument("--data", help="a folder of JPEG files instead of the written set")
-    parser.add_argument("--storage-wait", type=float, default=0.0, help="planted seconds of waiting for each file")
+    parser.add_argument("--storage-wait-ms", type=float, default=0.0, help="planted wait of each file read")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--device", help="default: the card, if there is one")
@@ -117,7 +113,8 @@ def parse(arguments: list[str] | None) -> tuple[Training, int]:
     given = parser.parse_args(arguments)
     try:
         config = TrainConfig(**{name: getattr(given, name) for name in TrainConfig.__struct_fields__})
-        return build(config, Job(given.preset, given.data, given.storage_wait, given.seed), given.device), given.steps
+        job = Job(given.preset, given.data, given.storage_wait_ms, given.seed)
+        return build(config, job, given.device), given.steps
     except ValueError as error:
         parser.error(str(error))
 

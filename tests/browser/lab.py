@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import socket
 import subprocess
 import sys
@@ -23,6 +24,8 @@ from typing import Any
 REPOSITORY = Path(__file__).parents[2]
 BASE_URL = "/node/host/8888/"
 SECONDS = 60
+TOKEN = secrets.token_urlsafe()
+"""Other people on the machine must not use the server. In the environment, for a command line can be seen."""
 MANAGER = "@jupyter-widgets/jupyterlab-manager"
 FLAGS = (
     "--no-sandbox",
@@ -87,13 +90,13 @@ def _environment(home: Path) -> dict[str, str]:
         "IPYTHONDIR": "ipython",
     }
     paths = {name: str(home / folder) for name, folder in own.items()}
-    return {**os.environ, **paths, "PYTHONPATH": str(REPOSITORY)}
+    return {**os.environ, **paths, "PYTHONPATH": str(REPOSITORY), "JUPYTER_TOKEN": TOKEN}
 
 
 def _command(root: Path, port: int) -> list[str]:
     return [
         *(sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1"),
-        *(f"--port={port}", "--ServerApp.port_retries=0", "--IdentityProvider.token="),
+        *(f"--port={port}", "--ServerApp.port_retries=0"),
         *(f"--ServerApp.base_url={BASE_URL}", f"--ServerApp.root_dir={root}", "--LabApp.news_url=None"),
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
     ]
@@ -109,7 +112,7 @@ def _wait(address: str, process: subprocess.Popen, log: Path) -> None:
     end = time.monotonic() + SECONDS
     while time.monotonic() < end and process.poll() is None:
         try:
-            urllib.request.urlopen(address + "api/status", timeout=2).close()
+            urllib.request.urlopen(f"{address}api/status?token={TOKEN}", timeout=2).close()
             return
         except OSError:
             time.sleep(0.1)
@@ -140,7 +143,7 @@ class Page:
 
     def open(self, notebook: str) -> None:
         """Open a notebook and wait for its kernel."""
-        self.page.goto(f"{self.address}lab/tree/{notebook}?reset", wait_until="domcontentloaded")
+        self.page.goto(f"{self.address}lab/tree/{notebook}?reset&token={TOKEN}", wait_until="domcontentloaded")
         self._notebook().locator(".jp-Cell").first.wait_for(timeout=SECONDS * 1000)
         self._wait_for_kernel()
 

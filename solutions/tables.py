@@ -1,6 +1,6 @@
 """Tables in Markdown, made from the recordings, between marks in a text such as README.
 
-``python -m gpuworkshop.course.tables README.md`` writes them anew.
+``python solutions/tables.py README.md`` (``make tables``) writes them anew.
 """
 
 from __future__ import annotations

@@ -26,9 +26,19 @@ def number(value: float | None) -> str:
     return f"{value:,.{max(0, 2 - magnitude)}f}"
 
 
+def with_unit(rate: Any) -> str:
+    """A rate with its unit and its interval: "182 images/s (178 to 186)", "83.0% (80.0 to 86.0)"."""
+    return f"{in_unit(number(rate.value), rate.unit)} {interval(rate.low, rate.high)}" if known(rate) else "n/a"
+
+
 def in_unit(text: str, unit: str) -> str:
     """A written number with its unit: "91%", "4,328 images/s"."""
     return f"{text}%" if unit == "%" else f"{text} {unit}"
+
+
+def counted(count: int, thing: str) -> str:
+    """A number of things: "1 worker", "2 workers"."""
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
 
 def times(ratio: float | None, low: float | None, high: float | None) -> str:
@@ -46,7 +56,7 @@ def tick(value: float) -> str:
 
 
 def interval(low: float | None, high: float | None) -> str:
-    """"(178 to 186)", or "(interval n/a)" if an end is not known."""
+    """ "(178 to 186)", or "(interval n/a)" if an end is not known."""
     if not (finite(low) and finite(high)):
         return "(interval n/a)"
     return f"({number(low)} to {number(high)})"
