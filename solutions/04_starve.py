@@ -42,8 +42,8 @@ chapter = lesson.begin()
 # for longer.
 #
 # In training the factory is the step: forward, backward, update. The truck is the **DataLoader**: the part of
-# PyTorch that reads and batches data and hands it to the GPU. A step that waits for it is *starved*. From outside
-# you see low **GPU utilization**: the share of the last second in which the GPU ran any work at all.
+# PyTorch that reads and batches data and hands it to the GPU (a *card*, in this course). A step that waits for it is
+# *starved*. From outside you see low **GPU utilization**: the share of the last second in which the GPU ran any work at all.
 
 # %% first-guess [markdown] minutes=2
 # ## Guess, then measure
@@ -57,7 +57,7 @@ predict.guess("04-wait", "Which share of the time does the step wait for data?",
 # %% two-timings [markdown]
 # The workshop's diagnostic is two timings: the loader alone, then forward and backward alone, on a batch that is
 # there already. If the loader takes longer, the job is data bound, and no change to the model will help. Here it
-# is in plain PyTorch.
+# is in plain PyTorch, with a small network that stands in for the real one.
 
 # %% dataset
 px = job.sizes.picture_px
@@ -123,7 +123,7 @@ del model, batch, labels
 torch.cuda.empty_cache()
 
 # %% measured-properly [markdown] minutes=2
-# ## The same question, with an answer to trust
+# ## The question again, with an answer to trust
 #
 # Two timings are quick, and often they are enough. But each ran once, nothing says how much the next run would
 # differ, and nothing says how much a better loader could bring. `starve` measures three things in turn, many times:
@@ -299,8 +299,8 @@ assert ladder.check(trial).done
 # %% on-a-card [markdown] minutes=1
 # ## The whole ladder, on a card
 #
-# The same naive start, on a card, and then one change after the other, each measured in turn with the run before
-# it. What was tried and not kept stands apart. It is a recording: its mark names the card and the day.
+# The same naive start on a card, as a recording: its mark names the card and the day. Where this version also has a
+# recording of the loop, it stands below: one change after the other, each measured in turn with the run before it.
 
 # %% recorded-starve
 replay.show("starve")
