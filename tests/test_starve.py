@@ -37,7 +37,8 @@ class Slow(Dataset):
         return self.count
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        time.sleep(self.seconds)
+        if self.seconds:
+            time.sleep(self.seconds)
         return torch.full((2,), float(index))
 
 
@@ -72,30 +73,34 @@ def no_children_left():
 
 
 def test_a_slow_loader_limits_and_the_wait_is_the_planted_one() -> None:
-    """16 ms of loading before 8 ms of step: two thirds of the time, and three times the rate without it."""
-    seen = starve.measure(loader(0.002), step_of(0.008), device="cpu", plan=QUICK)
+    """32 ms of loading before 16 ms of step: two thirds of the time, and three times the rate without it."""
+    seen = starve.measure(loader(0.004), step_of(0.016), device="cpu", plan=QUICK)
     assert seen.limit == "data"
     assert (seen.wait_name, seen.workers, seen.batch_size) == ("loader wait", 0, 8)
-    assert seen.wait_share == pytest.approx(2 / 3, abs=0.07)
-    assert seen.headroom.ratio == pytest.approx(3, rel=0.15)
-    assert seen.loader.value == pytest.approx(1.5 * seen.real.value, rel=0.15)
+    assert seen.wait_share == pytest.approx(2 / 3, abs=0.1)
+    assert seen.headroom.ratio == pytest.approx(3, rel=0.25)
+    assert seen.loader.value == pytest.approx(1.5 * seen.real.value, rel=0.25)
     assert seen.agrees is True
-    assert abs(seen.slowed_share) < 0.1 and seen.data_work_share < 0.05
+    assert abs(seen.slowed_share) < 0.1 and seen.data_work_share < 0.1
 
 
 def test_a_slow_step_limits_and_a_perfect_loader_brings_nothing() -> None:
-    seen = starve.measure(loader(0.0), step_of(0.05), device="cpu", plan=QUICK)
+    seen = starve.measure(loader(0.0), step_of(0.04), device="cpu", plan=QUICK)
     assert seen.limit == "compute"
     assert seen.wait_share < 0.1 and seen.agrees is True
-    assert 0.95 < seen.headroom.ratio < 1.1
+    assert 0.9 < seen.headroom.ratio < 1.1
     assert seen.loader.value > 5 * seen.real.value
 
 
 def test_work_in_prepare_is_data_work_and_belongs_to_the_headroom() -> None:
-    seen = starve.measure(loader(0.0), step_of(0.01), lambda batch: time.sleep(0.01) or batch, device="cpu", plan=QUICK)
-    assert seen.data_work_share == pytest.approx(0.5, abs=0.07)
-    assert seen.wait_share < 0.1
-    assert seen.headroom.ratio == pytest.approx(2, rel=0.15)
+    def prepare(batch: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.025)
+        return batch
+
+    seen = starve.measure(loader(0.0), step_of(0.025), prepare, device="cpu", plan=QUICK)
+    assert seen.data_work_share == pytest.approx(0.5, abs=0.1)
+    assert seen.wait_share < 0.15
+    assert seen.headroom.ratio == pytest.approx(2, rel=0.25)
     assert seen.limit == "data" and seen.agrees is True
 
 
@@ -109,7 +114,7 @@ def test_four_slow_workers_are_still_the_limit() -> None:
     seen = starve.measure(late, step_of(0.0025), device="cpu", plan=QUICK)
     assert seen.limit == "data" and seen.workers == 4
     assert seen.agrees is None
-    assert seen.headroom.ratio == pytest.approx(4, rel=0.3)
+    assert seen.headroom.ratio == pytest.approx(4, rel=0.4)
     assert seen.wait_share > 0.5
     assert seen.startup_seconds >= 0.5
 
@@ -208,7 +213,7 @@ def test_a_sweep_finds_the_workers_that_help() -> None:
     assert [point.workers for point in seen.points] == [0, 2, 4]
     assert seen.points[0].against_zero is None
     assert [point.against_zero.verdict for point in seen.points[1:]] == ["faster", "faster"]
-    assert seen.points[1].against_zero.ratio == pytest.approx(2.2, rel=0.25)
+    assert seen.points[1].against_zero.ratio == pytest.approx(2.2, rel=0.35)
     assert seen.ceiling.value > 3 * seen.points[0].rate.value
 
 

@@ -130,7 +130,7 @@ def test_each_folder_is_a_class(tmp_path) -> None:
     (tmp_path / "a" / "notes.txt").write_text("no picture")
     found = pictures.read_folder(str(tmp_path))
     assert [Path(file).name for file in found.files] == ["0.JPG", "1.jpg", "3.jpg", "2.JPEG"]
-    assert (found.labels, found.classes, found.own) == ((0, 0, 1, 2), 3, True)
+    assert (found.labels, found.classes) == ((0, 0, 1, 2), 3)
 
 
 def test_a_folder_without_folders_has_no_classes_and_nothing_to_learn(tmp_path) -> None:

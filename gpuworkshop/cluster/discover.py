@@ -1,0 +1,160 @@
+"""What a live Slurm says about its partitions and cards: two commands with a time limit, and a pure parser.
+
+`sinfo` lists each partition with its groups of equal nodes, the GRES of each group as the scheduler knows it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Sequence
+
+import msgspec
+
+from gpuworkshop.cluster import slurm_time
+from gpuworkshop.report import clean
+
+PARTITIONS = ("sinfo", "--noheader", "--exact", "--noconvert", "--format=%P|%a|%l|%D|%T|%c|%m|%G")
+CONFIG = ("scontrol", "show", "config")
+LIMIT = 15.0  # seconds that a command may take: an unreachable controller is given up after about 9
+_OUT_OF_USE = ("down", "drain", "fail", "inval", "maint", "unknown", "future", "n/a")
+_GPU = re.compile(r"(?:^|,)gpu(?::(?!\d+(?:[(,]|$)|no_consume:)([^:,(]+))?(?::no_consume)?:(\d{1,6})(?!\d)", re.ASCII)
+_NUMBER = re.compile(r"\d{1,12}", re.ASCII)
+_SLICE = re.compile(r"(?:^|[_.-])\d+g\.\d+gb", re.IGNORECASE)
+
+
+class NoSlurm(RuntimeError):
+    """No answer from Slurm, or none that can be read; the message is one line."""
+
+
+class Gres(msgspec.Struct, frozen=True):
+    """Cards of one kind in one node: the type ("" where GRES has none) and how many."""
+
+    type: str
+    count: int
+
+    @property
+    def name(self) -> str:
+        """What a request calls it: gpu:TYPE, or gpu where there is no type."""
+        return f"gpu:{self.type}" if self.type else "gpu"
+
+    @property
+    def is_slice(self) -> bool:
+        """Whether the type names a MIG slice, such as 1g.10gb or a100_1g.5gb."""
+        return bool(_SLICE.search(self.type))
+
+
+class Nodes(msgspec.Struct, frozen=True):
+    """A group of equal nodes of one partition: how many, their state, CPUs, memory in MiB and cards of each."""
+
+    count: int
+    state: str
+    cpus: int
+    memory_mb: int
+    gres: tuple[Gres, ...]
+
+    @property
+    def in_use(self) -> bool:
+        """Whether jobs can start there, now or later: not down, drained or unknown."""
+        return not self.state.lower().startswith(_OUT_OF_USE)
+
+
+class LivePartition(msgspec.Struct, frozen=True):
+    """One partition as it is: time limit in Slurm's long form, "" if Slurm does not say; up or what else it is."""
+
+    name: str
+    default: bool
+    state: str
+    time_limit: str
+    nodes: tuple[Nodes, ...]
+
+    def gres(self) -> tuple[str, ...]:
+        """The names of the kinds of cards in it, sorted."""
+        return tuple(sorted({gres.name for group in self.nodes for gres in group.gres}))
+
+    def most(self, name: str) -> int:
+        """The most cards of this name that one node has; where all have a type, `gpu` counts every kind."""
+        every = name == "gpu" and "gpu" not in self.gres()
+        counts = (sum(gres.count for gres in group.gres if every or gres.name == name) for group in self.nodes)
+        return max(counts, default=0)
+
+
+class Live(msgspec.Struct, frozen=True):
+    """A Slurm as it is: the name of the cluster ("" if not known) and its partitions."""
+
+    cluster: str
+    partitions: tuple[LivePartition, ...]
+
+    def partition(self, name: str) -> LivePartition | None:
+        """The partition of this name; None if there is none such."""
+        return next((partition for partition in self.partitions if partition.name == name), None)
+
+
+def ask() -> Live:
+    """Ask the Slurm of this machine. Raises NoSlurm when it is missing, silent or not to be understood."""
+    text = run(PARTITIONS)
+    try:
+        config = run(CONFIG)
+    except NoSlurm:
+        config = ""  # only the name of the cluster is in it
+    return parse(text, config)
+
+
+def run(command: Sequence[str], limit: float = LIMIT) -> str:
+    """What a Slurm command prints; `limit` in seconds. Raises NoSlurm."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("SINFO_")} | {"LC_ALL": "C"}
+    try:
+        done = subprocess.run(
+            command, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit, errors="replace"
+        )
+    except FileNotFoundError as error:
+        raise NoSlurm(f"{command[0]}: not found: there is no Slurm on this machine") from error
+    except subprocess.TimeoutExpired as error:
+        raise NoSlurm(f"{command[0]}: no answer within {limit:g} s") from error
+    except OSError as error:
+        raise NoSlurm(f"{command[0]}: {error.strerror}") from error
+    if done.returncode:
+        said = " ".join(clean(done.stderr).split())[:300]
+        raise NoSlurm(f"{command[0]} failed with exit code {done.returncode}: {said}")
+    return done.stdout
+
+
+def parse(partitions: str, config: str = "") -> Live:
+    """Read the answer of PARTITIONS, and of CONFIG for the cluster's name. Raises NoSlurm for what is neither."""
+    found: dict[str, LivePartition] = {}
+    for line in filter(str.strip, partitions.splitlines()):
+        one = _partition(line)
+        known = found.get(one.name)
+        found[one.name] = msgspec.structs.replace(known, nodes=known.nodes + one.nodes) if known else one
+    if not found:
+        raise NoSlurm("sinfo lists no partition")
+    cluster = re.search(r"^ClusterName\s*=\s*(\S+)", config, re.MULTILINE)
+    return Live(cluster[1] if cluster else "", tuple(found.values()))
+
+
+def cards(gres: str) -> tuple[Gres, ...]:
+    """The cards of one node's GRES as Slurm writes it; shards, MPS and other resources are none.
+
+    `gpu:b200:8(S:0-1)`, `gpu:4`, `gpu:a100:4,gpu:a100_1g.5gb:14`, `(null)`.
+    """
+    return tuple(Gres(kind, int(count)) for kind, count in _GPU.findall(gres) if int(count))
+
+
+def _partition(line: str) -> LivePartition:
+    """One line of sinfo: a partition with one group of nodes, or with none."""
+    fields = line.strip().split("|")
+    if len(fields) != 8 or not all(_NUMBER.fullmatch(fields[place]) for place in (3, 5, 6)):
+        raise NoSlurm(f"sinfo: not understood: {clean(line.strip())[:80]!r}")
+    name, state, limit, count, node_state, cpus, memory, gres = fields
+    group = Nodes(int(count), node_state, int(cpus), int(memory), cards(gres))
+    return LivePartition(name.rstrip("*"), name.endswith("*"), state, _limit(limit), (group,) if group.count else ())
+
+
+def _limit(text: str) -> str:
+    """A time limit in Slurm's long form; "" for none, such as n/a or 0."""
+    try:
+        seconds = slurm_time.seconds(text)
+    except ValueError:
+        return ""
+    return slurm_time.text(seconds) if seconds else ""
