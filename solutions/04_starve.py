@@ -43,7 +43,8 @@ chapter = lesson.begin()
 #
 # In training the factory is the step: forward, backward, update. The truck is the **DataLoader**: the part of
 # PyTorch that reads and batches data and hands it to the GPU (a *card*, in this course). A step that waits for it is
-# *starved*. From outside you see low **GPU utilization**: the share of the last second in which the GPU ran any work at all.
+# *starved*. From outside you see low **GPU utilization**: the share of the last second in which the GPU ran any work
+# at all.
 
 # %% first-guess [markdown] minutes=2
 # ## Guess, then measure

@@ -52,7 +52,8 @@ def loop_table(result: LoopResult) -> str:
 
 def sweep_table(result: SweepResult) -> str:
     """The rate for each number of workers, and how far that is from the data ceiling."""
-    lines = ["| `num_workers` | images/s | ratio to 0 workers (95% interval) | of the data ceiling |", "|--:|--:|---|--:|"]
+    head = "| `num_workers` | images/s | ratio to 0 workers (95% interval) | of the data ceiling |"
+    lines = [head, "|--:|--:|---|--:|"]
     for point in result.points:
         if point.rate is not None:
             seen, share = point.against_zero, point.rate.value / result.ceiling.value
