@@ -232,8 +232,15 @@ def test_a_sweep_of_what_has_no_workers_says_so() -> None:
 
 
 def test_a_sweep_in_which_nothing_is_possible_raises() -> None:
-    with pytest.raises(LoaderFault, match="a worker died"):
-        sweep((1, 2), Fragile(0.001))
+    nothing = DataLoader(Slow(0.001, count=3), batch_size=8, drop_last=True)
+    with pytest.raises(LoaderFault, match="3 samples < batch size 8"):
+        starve.sweep(nothing, step_of(0.001), lambda batch: batch, (1, 2), device="cpu", plan=QUICK)
+
+
+def test_a_sweep_always_holds_0_workers_to_compare_with() -> None:
+    seen = sweep((2,))
+    assert [point.workers for point in seen.points] == [0, 2]
+    assert seen.points[1].against_zero.verdict == "faster"
 
 
 @pytest.mark.parametrize(

@@ -124,13 +124,13 @@ def sweep(
     plan: Plan | None = None,
     tell: Tell | None = None,
 ) -> SweepResult:
-    """Measure a DataLoader with each number of ``workers``, in turn, and the data ceiling with them."""
+    """Measure a DataLoader with 0 and with each number of ``workers``, in turn, and the data ceiling with them."""
     from gpuworkshop.instruments import arms
     from gpuworkshop.machine.conditions import conditions
 
     tell, here = tell or Tell(), conditions(device)
     with ExitStack() as stack:
-        feeds, notes = _start_each(loader, workers, stack, tell)
+        feeds, notes = _start_each(loader, sorted({0, *workers}), stack, tell)
         measured = [arms.Real(str(count), feed, prepare, step) for count, feed in feeds.items()]
         measured.append(arms.Resident(CEILING, measured[0].take(), step))
         rounds = in_turn(
@@ -140,9 +140,8 @@ def sweep(
             unit=unit,
             progress=lambda share: tell.progress(0.2 + 0.8 * share, "all worker counts in turn"),
         )
-    zero = str(next(iter(feeds)))
     points = [
-        SweepPoint(n, rounds.rate(str(n)), rounds.compare(zero, str(n)) if str(n) != zero else None) for n in feeds
+        SweepPoint(n, rounds.rate(str(n)), rounds.compare("0", str(n)) if n and 0 in feeds else None) for n in feeds
     ] + [SweepPoint(n, None, None, note) for n, note in notes.items()]
     points.sort(key=lambda point: point.workers)
     return SweepResult(workload, tuple(points), rounds.rate(CEILING), here.cpus, "", here, here.origin)
