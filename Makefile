@@ -21,7 +21,7 @@ loop: $(VENV)/.course ## run the main job on this machine and print its report
 	$(BIN)/gpuworkshop loop
 
 lab: $(VENV)/.course ## open JupyterLab on the course, reachable from this machine only
-	$(BIN)/jupyter lab --ip=127.0.0.1 --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks
+	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) --ip=127.0.0.1 --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks
 
 test: $(VENV)/.test ## run every test and every notebook
 	$(BIN)/python -m pytest tests $(NOTEBOOKS) --nbval-lax --nbval-current-env --nbval-cell-timeout=300

@@ -57,12 +57,14 @@ predict.guess("04-wait", "Which share of the time does the step wait for data?",
 
 # %% two-timings [markdown]
 # The workshop's diagnostic is two timings: the loader alone, then forward and backward alone, on a batch that is
-# there already. If the loader takes longer, the job is data bound, and no change to the model will help. Here it
-# is in plain PyTorch, with a small network that stands in for the real one.
+# there already. If the loader takes longer, the job is data bound, and a change to the model brings little. Here it
+# is in plain PyTorch, simplified: pictures are resized instead of cropped, and a small network stands in.
 
 # %% dataset
 px = job.sizes.picture_px
 device = "cuda" if torch.cuda.is_available() else "cpu"
+if device == "cpu":
+    torch.set_num_threads(1)  # two threads on busy cores wait for each other
 
 
 class JpegFiles(Dataset):
@@ -198,9 +200,9 @@ predict.compare("04-workers", sweep.best.rate, sweep.origin)
 quiz.ask("04_starve", "one-worker")
 
 # %% read-sweep [markdown]
-# - **One worker brings little.** One process decoded before, and one decodes now. Only the short step moves beside
-#   it, and every batch must be handed over. On two CPUs the rule gives 1, so the sweep goes one further: two workers
-#   decode side by side, if both CPUs are free.
+# - **One worker usually brings little.** One process decoded before, and one decodes now. Only the short step moves
+#   beside it, and every batch must be handed over. On two CPUs the rule gives 1, so the sweep goes one further: two
+#   workers decode side by side, if both CPUs are free.
 # - **With more it flattens.** Workers share the CPUs with each other and with the step. Once the loader keeps up with
 #   the step, one more worker has nothing to bring, and too many can cost something.
 # - The rule is where to start. The sweep is the answer: the smallest number that does as well as the best.
@@ -318,7 +320,8 @@ quiz.ask("04_starve", "loaded-not-running")
 # %% take-away [markdown]
 # ## To take away
 #
-# 1. Time the loader alone and the step alone. The slower one sets the pace, and only changing that one helps.
+# 1. Time the loader alone and the step alone. With 0 workers the two add up; with workers they run side by side, and
+#    the slower one sets the pace. Start with the larger one.
 # 2. Headroom is the most that any loader can bring. Where it is near 1, leave the loader alone.
 # 3. Sweep the workers up to your CPUs. If that does not suffice, decode once or on the card. One change at a time.
 

@@ -408,10 +408,10 @@ def test_a_diagnosis_has_its_numbers(limit, says) -> None:
 
 def test_no_remedy_is_promised_more_than_it_can_bring() -> None:
     starved = seen(3.0, loader=130.0)
-    assert bound(by_id("pre-decode"), starved, 8) == pytest.approx(3.0), "the data ceiling"
+    assert bound(by_id("pre-decode"), starved, 8) == pytest.approx(starved.at_most), "the data ceiling"
     assert bound(by_id("workers"), starved, 2) == pytest.approx(2.6), "two loaders side by side"
-    assert bound(by_id("workers"), starved, 8) == pytest.approx(3.0)
-    assert bound(by_id("bf16"), starved, 8) == pytest.approx(1.5), "a third of the time is the step's"
+    assert bound(by_id("workers"), starved, 8) == pytest.approx(starved.at_most)
+    assert bound(by_id("bf16"), starved, 8) == pytest.approx(1.5, rel=0.01), "a third of the time is the step's"
     assert bound(by_id("bf16"), seen(1.0, "compute"), 8) == math.inf
     assert bound(by_id("pre-decode"), seen(0.98, "compute"), 8) == 1.0
 
@@ -695,7 +695,7 @@ def test_a_loop_has_one_row_for_each_config_and_survives_json(climbed) -> None:
     found = result(world, heard, stopped)
     assert msgspec.json.decode(msgspec.json.encode(found), type=climb.LoopResult) == found
     rows = climb.table(found).rows
-    assert len(rows) == len(heard.records) + 2
+    assert len(rows) == len(heard.records) + 3
     assert [row[0] for row in rows[1:-2]] == [one.remedy for one in heard.records[1:]]
     text = str(climb.report(found))
     assert "Loop: small-cnn at 64 px" in text

@@ -237,6 +237,13 @@ def test_a_sweep_in_which_nothing_is_possible_raises() -> None:
         starve.sweep(nothing, step_of(0.001), lambda batch: batch, (1, 2), device="cpu", plan=QUICK)
 
 
+def test_two_loaders_of_ones_own_are_compared_in_turn() -> None:
+    seen = starve.compare(loader(0.002), loader(0.0005), step_of(0.004), device="cpu", plan=QUICK)
+    assert seen.verdict == "faster" and seen.ratio == pytest.approx(20 / 8, rel=0.3)
+    same = starve.compare(loader(0.001), loader(0.001), step_of(0.004), device="cpu", plan=QUICK)
+    assert same.verdict == "no real difference"
+
+
 def test_a_sweep_always_holds_0_workers_to_compare_with() -> None:
     seen = sweep((2,))
     assert [point.workers for point in seen.points] == [0, 2]
@@ -277,19 +284,27 @@ def test_wait_and_headroom_tell_the_same_story_or_not(share, headroom, same) -> 
 
 
 @pytest.mark.parametrize(
-    ("headroom", "agrees", "limit"),
+    ("headroom", "agrees", "share", "limit"),
     [
-        (ratio(2.0), True, "data"),
-        (ratio(2.0), None, "data"),
-        (ratio(2.0), False, "unknown"),
-        (ratio(1.05), True, "compute"),  # certain, and little
-        (ratio(1.3, 0.8), True, "compute"),  # nobody knows whether there is any
-        (ratio(0.9), None, "compute"),
-        (compare([0.7]), None, "unknown"),
+        (ratio(2.0), True, 0.5, "data"),
+        (ratio(2.0), None, 0.5, "data"),
+        (ratio(2.0), False, 0.5, "unknown"),
+        (ratio(2.0), None, 0.03, "unknown"),  # the step is slowed, and nobody waits
+        (ratio(1.05), True, 0.04, "compute"),  # certain, and little
+        (ratio(1.3, 0.8), True, 0.3, "unknown"),  # nobody knows whether there is any
+        (ratio(2.6, 1.4), True, 0.6, "unknown"),
+        (ratio(0.9), None, 0.0, "compute"),
+        (compare([0.7]), None, 0.5, "unknown"),
     ],
 )
-def test_which_of_the_two_limits(headroom, agrees, limit) -> None:
-    assert which_limit(headroom, agrees) == limit
+def test_which_of_the_two_limits(headroom, agrees, share, limit) -> None:
+    assert which_limit(headroom, agrees, share) == limit
+
+
+def test_the_bound_is_the_upper_end_of_the_interval_and_never_below_1() -> None:
+    assert result(headroom=ratio(3.0)).at_most == ratio(3.0).high > 3.0
+    assert result(headroom=ratio(0.8)).at_most == 1.0
+    assert "<= 1.00x" in next(iter(said(result(limit="compute", headroom=ratio(0.8)))))
 
 
 # ---------------------------------------------------------------- what is said
@@ -325,7 +340,7 @@ def test_a_starved_run_is_told_its_wait_and_its_bound() -> None:
 
 def test_a_run_that_is_not_starved_is_told_to_leave_its_loader_alone() -> None:
     (finding,) = starve.findings(result(limit="compute", headroom=ratio(1.04), wait_share=0.03))
-    assert finding.level == "ok" and "<= 1.04x" in finding.title and "leave the loader alone" in finding.fix
+    assert finding.level == "ok" and "<= 1.05x" in finding.title and "leave the loader alone" in finding.fix
 
 
 def test_a_contradiction_is_unknown_and_shows_its_terms() -> None:

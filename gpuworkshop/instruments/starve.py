@@ -30,10 +30,10 @@ from gpuworkshop.instruments.starve_result import (
 )
 from gpuworkshop.machine.allocation import workers_rule
 from gpuworkshop.machine.conditions import Conditions
-from gpuworkshop.timing import Plan, Rounds, clock_for, in_turn, plan_for
+from gpuworkshop.timing import Comparison, Plan, Rounds, clock_for, in_turn, plan_for
 from gpuworkshop.workloads.config import UNIT, Job, TrainConfig
 
-__all__ = ["StarveResult", "SweepResult", "findings", "measure", "report", "run", "run_sweep", "sweep"]
+__all__ = ["StarveResult", "SweepResult", "compare", "findings", "measure", "report", "run", "run_sweep", "sweep"]
 
 REAL, CEILING, LOADER = "now", "data ceiling", "loader alone"
 
@@ -100,7 +100,7 @@ def read(rounds: Rounds, now, workload: str, here: Conditions) -> StarveResult:
         data_work_share=data_work,
         slowed_share=1 - wait - data_work - 1 / headroom.ratio,
         agrees=agrees,
-        limit=which_limit(headroom, agrees),
+        limit=which_limit(headroom, agrees, wait + data_work),
         startup_seconds=now.feed.startup_seconds,
         workers=now.feed.workers,
         batch_size=round(block.samples / block.steps),
@@ -110,6 +110,33 @@ def read(rounds: Rounds, now, workload: str, here: Conditions) -> StarveResult:
         origin=here.origin,
         wait_interval=rounds.share_interval(REAL, WAIT),
     )
+
+
+def compare(
+    before: Iterable,
+    after: Iterable,
+    step: Callable[[Any], Any],
+    prepare: Callable[[Any], Any] | None = None,
+    *,
+    device: str | None = None,
+    plan: Plan | None = None,
+    tell: Tell | None = None,
+) -> Comparison:
+    """Whether your training is faster with the loader ``after`` than with ``before``, the same step in turn.
+
+    ``step`` and ``prepare`` as in :func:`measure`.
+    """
+    from gpuworkshop.instruments import arms
+    from gpuworkshop.instruments.feed import Feed
+    from gpuworkshop.machine.gpus import default_device
+
+    device, tell = device or default_device(), tell or Tell()
+    prepare = prepare or (lambda batch: arms.moved(batch, device))
+    with ExitStack() as stack:
+        runs = (("before", before), ("after", after))
+        both = [stack.enter_context(arms.Real(name, Feed(loader), prepare, step)) for name, loader in runs]
+        rounds = in_turn(both, clock_for(device), plan or plan_for(device), progress=tell.progress)
+        return rounds.compare("before", "after")
 
 
 def sweep(
@@ -212,9 +239,11 @@ def run_sweep(
 def in_child(request: Any, tell: Tell) -> StarveResult | SweepResult:
     """What the child does with a :class:`Request`."""
     from gpuworkshop.machine import allocation
-    from gpuworkshop.workloads.train import build
+    from gpuworkshop.machine.gpus import default_device
+    from gpuworkshop.workloads.train import build, need_card
 
     asked = msgspec.convert(request, Request)
+    need_card(asked.config, asked.job, asked.device or default_device())
     tell.progress(0.0, "loading PyTorch and the pictures")
     training = build(asked.config, asked.job, asked.device)
     training.use_precision()

@@ -17,6 +17,9 @@ from gpuworkshop.workloads.config import TrainConfig
 LIMITING = 1.10
 """Headroom above which the data path is called the limit."""
 
+LEAST_DATA = 0.05
+"""Share of the time in the data path below which data are not called the limit."""
+
 TOLERANCE = 0.10
 """Share of the run's time that wait and headroom may leave unexplained and still tell the same story."""
 
@@ -49,6 +52,11 @@ class StarveResult(msgspec.Struct, frozen=True):
     origin: Origin
     wait_interval: tuple[float, float] = (0.0, 1.0)
     """95% interval of ``wait_share`` over the blocks."""
+
+    @property
+    def at_most(self) -> float:
+        """The upper bound on what any change to the data path can bring, as a ratio: the interval's upper end."""
+        return max(1.0, self.headroom.high)
 
     @property
     def wait_percent(self) -> Rate:
@@ -100,11 +108,17 @@ def tells_same_story(data_share: float, headroom: Comparison) -> bool:
     return 1 / headroom.high - TOLERANCE <= left <= 1 / headroom.low + TOLERANCE
 
 
-def which_limit(headroom: Comparison, agrees: bool | None) -> Literal["data", "compute", "unknown"]:
-    """Which of the two limits the run."""
+def which_limit(headroom: Comparison, agrees: bool | None, data_share: float) -> Literal["data", "compute", "unknown"]:
+    """Which of the two limits the run; "unknown" where the interval, or the time seen in the data path, does not say.
+
+    ``data_share`` is the share of the time spent waiting and on data work. Headroom without any of it means that the
+    step is slowed by something beside it, by workers or by other work on the same CPUs.
+    """
     if agrees is False or headroom.verdict == "unknown":
         return "unknown"
-    return "data" if headroom.ratio >= LIMITING and headroom.verdict == "faster" else "compute"
+    if headroom.ratio >= LIMITING and headroom.verdict == "faster" and data_share >= LEAST_DATA:
+        return "data"
+    return "compute" if headroom.high < LIMITING else "unknown"
 
 
 def findings(result: StarveResult | SweepResult) -> Iterator[Finding]:
@@ -138,17 +152,19 @@ def _limit_finding(result: StarveResult) -> Finding:
         numbers += f", loader alone {result.loader}"
     if result.limit == "data":
         waits = f"{result.wait_share:.0%} {result.wait_name}"
-        title = f"Data limits this run: {waits}, headroom <= {result.headroom.ratio:.1f}x"
+        title = f"Data limits this run: {waits}, headroom <= {result.at_most:.1f}x"
         return Finding("warning", title, numbers, _data_fix(result))
     if result.limit == "compute":
-        title = f"The step limits this run: a perfect loader would bring <= {result.headroom.ratio:.2f}x"
+        title = f"The step limits this run: a perfect loader would bring <= {result.at_most:.2f}x"
         return Finding("ok", title, numbers, "leave the loader alone; look at the step (precision, batch size)")
-    return Finding(
-        "unknown",
-        "Not judged: the measurement contradicts itself or is too noisy",
-        numbers,
-        "measure again on a quiet machine",
-    )
+    between = f"headroom between {result.headroom.low:.2f}x and {result.headroom.high:.2f}x"
+    if result.workers and result.headroom.verdict == "faster":
+        title = f"The step is slowed by what runs beside it, not by waiting: {between}"
+        return Finding("unknown", title, numbers, "fewer workers, or nothing else on these CPUs; then measure again")
+    quiet = "measure again on a quiet machine"
+    if result.conditions.device == "cpu" and result.conditions.threads > 1:
+        quiet += ", after torch.set_num_threads(1)"
+    return Finding("unknown", f"Not judged: {between}", numbers, quiet)
 
 
 def _data_fix(result: StarveResult) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -10,6 +11,7 @@ from gpuworkshop import child
 from gpuworkshop.instruments.starve import StarveResult
 from gpuworkshop.loop import ledger
 from gpuworkshop.loop.ledger import Record
+from gpuworkshop.loop.remedies import remedies
 from gpuworkshop.loop.trial_result import Trial
 from gpuworkshop.machine.conditions import Conditions
 from gpuworkshop.report import Finding, Origin, Report, Table
@@ -106,25 +108,15 @@ def findings(result: LoopResult) -> Iterator[Finding]:
     from gpuworkshop.loop.diagnose import diagnose
 
     if result.baseline.planted:
-        yield Finding(
-            "notice", f"Planted: {result.baseline.planted}", "a real wait, put there to stand for slow storage"
-        )
+        yield Finding("notice", f"Planted: {result.baseline.planted}", "a real wait, to stand for slow storage")
     yield Finding("notice", f"It began with: {diagnose(result.baseline).reason}", f"{result.baseline.real}")
-    for record in result.kept:
-        learned = f"; {record.learning.says}" if record.learning else ""
-        paid = f"; paid once: {record.paid_once_seconds:.0f} s" if record.paid_once_seconds >= 1 else ""
-        yield Finding(
-            "ok",
-            f"{record.remedy}: {record.comparison}",
-            f"changed {', '.join(record.changed)}{learned}{paid}",
-            record.code,
-        )
+    yield from map(_kept_finding, result.kept)
     for record in result.refused:
         yield Finding("notice", f"{record.remedy}: not kept", f"{_values(record)}: {record.why}")
     if not result.kept:
         yield Finding("ok", "Nothing worth changing", "every remedy that applies was measured")
     left = f"{result.of_synthetic.ratio:.0%} of the same step on random batches ({result.synthetic})"
-    yield Finding("ok", f"In all {result.gain:.1f}x; it now runs at {left}", f"stopped because {result.stopped}")
+    yield Finding("ok", f"In all {_gain(result)}; it now runs at {left}", f"stopped because {result.stopped}")
     if result.jpegs:
         share = result.jpegs.value / result.final.real.value
         yield Finding(
@@ -132,6 +124,30 @@ def findings(result: LoopResult) -> Iterator[Finding]:
             f"Still decoding JPEGs every time, the best path reaches {result.jpegs} ({share:.0%} of the final run)",
             f"{result.jpegs_config.data_path} with {result.jpegs_config.workers} workers, all else as in the final run",
         )
+
+
+def _kept_finding(record: Record) -> Finding:
+    evidence = [f"changed {', '.join(record.changed)}"]
+    if record.learning:
+        evidence.append(record.learning.says)
+    if record.paid_once_seconds >= 1:
+        evidence.append(f"paid once: {record.paid_once_seconds:.0f} s")
+    if alters_training(record):
+        evidence.append("each sample may teach less: compare the losses before you keep it")
+    level = "warning" if alters_training(record) else "ok"
+    return Finding(level, f"{record.remedy}: {record.comparison}", "; ".join(evidence), record.code)
+
+
+def alters_training(record: Record) -> bool:
+    """Whether a change alters the training itself, not only its speed."""
+    return any(remedy.title == record.remedy and remedy.numerics == "training" for remedy in remedies())
+
+
+def _gain(result: LoopResult) -> str:
+    """The product of the kept ratios; apart from it, what it is without changes to the training itself."""
+    same = math.prod(r.comparison.ratio for r in result.kept if r.comparison and not alters_training(r))
+    words = f"{result.gain:.1f}x"
+    return words if math.isclose(same, result.gain) else f"{words} ({same:.1f}x without what alters the training)"
 
 
 def change_words(record: Record) -> str:
@@ -179,17 +195,19 @@ def _bar(record: Record):
 
 
 def table(result: LoopResult) -> Table:
-    """One row for each measured config, in order."""
-    rows = [("naive start", "", str(result.baseline.real), "", "kept")]
+    """One row for each measured config, in order, with the run before it as it was measured in turn with it."""
+    rows = [("naive start", "", "", str(result.baseline.real), "", "kept")]
     for record in result.records[1:]:
         ratio = f"{record.comparison.ratio:.2f}x" if record.comparison else "n/a"
-        rows.append(
-            (record.remedy, _values(record), str(record.rate or "n/a"), ratio, "kept" if record.kept else "refused")
-        )
-    rows.append(("data ceiling", "real batches, resident", str(result.final.ceiling), "", ""))
-    rows.append(("synthetic", "random batches, resident", str(result.synthetic), "", ""))
+        rates = str(record.rate_before or "n/a"), str(record.rate or "n/a")
+        rows.append((record.remedy, _values(record), *rates, ratio, "kept" if record.kept else "not kept"))
+    for name, rate in (
+        ("final run, measured again", result.final.real),
+        ("data ceiling: real batches, resident", result.final.ceiling),
+        ("random batches, resident", result.synthetic),
+    ):
+        rows.append((name, "", "", str(rate), "", ""))
+    columns = ("change", "settings", "run before", "throughput", "ratio", "")
     return Table(
-        ("change", "settings", "throughput", "against before", ""),
-        tuple(rows),
-        "each change measured in turn with the run before it",
+        columns, tuple(rows), "each change measured in turn with the run before it; the machine may drift between rows"
     )

@@ -22,8 +22,10 @@ from gpuworkshop.loop.trial import Bench, Trial
 from gpuworkshop.machine import allocation
 from gpuworkshop.machine.allocation import workers_rule
 from gpuworkshop.machine.conditions import conditions
+from gpuworkshop.machine.gpus import default_device
 from gpuworkshop.timing import in_turn
 from gpuworkshop.workloads.config import UNIT, TrainConfig
+from gpuworkshop.workloads.train import need_card
 
 SYNTHETIC = "synthetic"
 
@@ -31,12 +33,14 @@ SYNTHETIC = "synthetic"
 def try_in_child(request: Any, tell: Tell) -> Trial:
     """What the child of :func:`try_one` does."""
     asked = msgspec.convert(request, Request)
+    need_card(asked.only, asked.job, asked.device or default_device())
     return Bench(asked.job, asked.start, asked.device).trial(asked.start, asked.only, tell)
 
 
 def in_child(request: Any, tell: Tell) -> LoopResult:
     """What the child of :func:`run` does."""
     asked = msgspec.convert(request, Request)
+    need_card(asked.start, asked.job, asked.device or default_device())
     return Climb(asked, tell).climb()
 
 
@@ -105,6 +109,7 @@ class Climb:
             rate=trial.rate_after,
             conditions=self.here,
             before=trial.before,
+            rate_before=trial.rate_before,
             remedy=remedy.title,
             code=remedy.code_for(trial.after),
             changed=trial.changed,

@@ -20,7 +20,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
 
 def diagnose(seen: StarveResult) -> Diagnosis:
     """What limits a run: decided by wait and headroom, never by utilization alone."""
-    numbers = f"{seen.wait_name} {seen.wait_share:.0%}, headroom <= {seen.headroom.ratio:.2f}x"
+    numbers = f"{seen.wait_name} {seen.wait_share:.0%}, headroom <= {seen.at_most:.2f}x"
     reasons = {
         "data": f"the step waits for data ({numbers})",
         "compute": f"the step itself takes the time ({numbers})",
@@ -35,9 +35,10 @@ def bound(remedy: Remedy, seen: StarveResult, cpus: int) -> float:
     A change to the data path cannot pass the data ceiling, and workers cannot pass so many loaders side by side; a
     change to the step can at most make the step's share of the time vanish.
     """
-    headroom = max(1.0, seen.headroom.ratio)
+    headroom = seen.at_most
     if remedy.limit == "compute":
-        return headroom / (headroom - 1) if headroom > 1 else math.inf
+        least = seen.headroom.low
+        return least / (least - 1) if least > 1 else math.inf
     if remedy.id == "workers" and seen.loader and seen.workers == 0:
         return min(headroom, cpus * seen.loader.value / seen.real.value)
     return headroom

@@ -30,6 +30,8 @@ class Record(msgspec.Struct, frozen=True):
     """None when the change could not be measured."""
     conditions: Conditions
     before: TrainConfig | None = None
+    rate_before: Rate | None = None
+    """The run before it, measured in turn with it."""
     remedy: str = ""
     """Title of the remedy; "" when the change is not one remedy's."""
     code: str = ""

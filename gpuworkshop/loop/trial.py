@@ -33,7 +33,7 @@ class Bench:
         self.job, self.reference = job, reference
         self.device = device or default_device()
         self.plan, self.clock = plan or plan_for(self.device), clock_for(self.device)
-        self._learned: dict[int, list[Learned]] = {}
+        self._learned: dict[tuple[TrainConfig, int], Learned] = {}
         self._held_out: images.HeldOut | None = None
 
     def build(self, config: TrainConfig, seed: int | None = None) -> Training:
@@ -63,7 +63,7 @@ class Bench:
         learning = None
         if comparison.verdict == "faster":
             tell.progress(0.8, "does it still learn?")
-            learning = self.judge(after, remedy.numerics if remedy else "training")
+            learning = self.judge(after, remedy.numerics if remedy else "training", before)
         kept, why = _decision(comparison, learning, changed(before, after), remedy is not None)
         return Trial(
             before=before,
@@ -87,18 +87,23 @@ class Bench:
     def _origin(self) -> Origin:
         return conditions(self.device).origin
 
-    def judge(self, config: TrainConfig, numerics: Numerics) -> Judgement:
-        """Train ``config`` for the preset's samples and hold it against the unchanged run."""
+    def judge(self, config: TrainConfig, numerics: Numerics, before: TrainConfig | None = None) -> Judgement:
+        """Train ``config`` for the preset's samples and hold it against runs of ``before``, the unchanged config."""
         first = self.build(config)
         if not first.can_learn:
             return Judgement(None, "learning not judged: the pictures have no classes")
-        if not self._learned:
-            quick = self.reference.with_(workers=allocation.cpus().count)  # workers never change what a batch holds
-            self._learned = {seed: self.learn(self.build(quick, seed)) for seed in SEEDS}
-        usual, runs = list(self._learned.values()), [self.learn(first)]
+        usual = [self._usual(before or self.reference, seed) for seed in SEEDS]
+        runs = [self.learn(first)]
         if judge(usual, runs, numerics).ok is False:  # one seed may be unlucky
             runs += [self.learn(self.build(config, seed)) for seed in SEEDS[1:]]
         return judge(usual, runs, numerics)
+
+    def _usual(self, config: TrainConfig, seed: int) -> Learned:
+        """How a config learns; trained once. All CPUs load, for workers never change what a batch holds."""
+        quick = config.with_(workers=allocation.cpus().count, persistent_workers=False, prefetch_factor=None)
+        if (quick, seed) not in self._learned:
+            self._learned[quick, seed] = self.learn(self.build(quick, seed))
+        return self._learned[quick, seed]
 
     def learn(self, training: Training) -> Learned:
         """Loss on held-out pictures before and after the preset's number of training samples.

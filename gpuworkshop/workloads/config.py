@@ -68,11 +68,12 @@ class Preset(msgspec.Struct, frozen=True):
     """Samples that a run trains on before the gate looks at its loss."""
     threads: int | None
     """Threads of the training process; None leaves PyTorch's choice."""
+    needs_card: bool = False
     start: TrainConfig = TrainConfig()
 
 
 TINY = Preset("tiny", "small-cnn", 64, 72, 1024, 3e-3, 1600, threads=1)
-CARD = Preset("card", "resnet50", 224, 256, 4096, 1e-3, 4096, threads=None)
+CARD = Preset("card", "resnet50", 224, 256, 4096, 1e-3, 4096, threads=None, needs_card=True)
 PRESETS = {preset.name: preset for preset in (TINY, CARD)}
 
 CLASSES = 8

@@ -82,6 +82,14 @@ class Training:
         return float(torch.stack(losses).sum()) / len(held_out.labels)
 
 
+def need_card(config: TrainConfig, job: Job, device: str) -> None:
+    """ValueError if a run needs a card and ``device`` is none."""
+    if device == "cpu" and job.sizes.needs_card:
+        raise ValueError(f"the preset {job.preset} needs a GPU, and there is none here: use the preset tiny")
+    if device == "cpu" and config.data_path == "card-decode":
+        raise ValueError("the data path card-decode needs a GPU, and there is none here")
+
+
 def build(config: TrainConfig, job: Job, device: str | None = None) -> Training:
     """The training run of a config on ``device`` (default: the card, if there is one)."""
     return Training(config, job, device or default_device())
