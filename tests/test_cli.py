@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from gpuworkshop import child, cli
+from gpuworkshop.cli import measure
 from gpuworkshop.machine import gpus
 from gpuworkshop.report import Finding, Origin, Report
 from gpuworkshop.workloads.config import PRESETS, TrainConfig
@@ -82,8 +83,8 @@ def test_every_setting_reaches_the_config(instrument) -> None:
 
 
 def test_the_flags_are_the_fields_of_the_config() -> None:
-    assert tuple(cli.Settings.__annotations__) == TrainConfig.__struct_fields__
-    presets = get_args(get_args(cli.Where.__annotations__["preset"])[0])
+    assert tuple(measure.Settings.__annotations__) == TrainConfig.__struct_fields__
+    presets = get_args(get_args(measure.Where.__annotations__["preset"])[0])
     assert set(presets) == set(PRESETS)
 
 

@@ -1,42 +1,16 @@
-"""The command `gpuworkshop`: one function per verb; each returns its exit code.
-
-Exit codes: 0 fine, 1 a finding of level fail, 2 bad usage or input (one line on stderr), 130 interrupted.
-A verb imports its instrument when it runs: `--help` answers at once and works where PyTorch is missing.
-"""
+"""The verbs that measure a built-in training job: starve and loop, and the flags that say which job and where."""
 
 import shlex
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-from cyclopts import App, CycloptsError, Group, Parameter
+from cyclopts import Group, Parameter
 
-from gpuworkshop import __version__
+from gpuworkshop.cli.base import AsJson, BadInput, Switch, app, bad_input, progress_bar, show
 from gpuworkshop.workloads.config import DataPath, Job, MemoryFormat, Precision, TrainConfig, seconds
-
-if TYPE_CHECKING:
-    from gpuworkshop.child import Progress
-
-FINE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
-
-app = App(
-    name="gpuworkshop",
-    help="Measure what a GPU job really does, fix one thing, and prove that it helped.",
-    version=__version__,
-    help_format="plaintext",
-    suppress_keyboard_interrupt=False,
-)
 
 WHERE = Group("The job, and where it runs")
 SETTINGS = Group("Settings of the run; what is not given stays at the naive start")
-Switch = Annotated[bool, Parameter(negative="", show_default=False)]
-
-
-class BadInput(ValueError):
-    """What was asked for makes no sense; the message is one line for the person who asked."""
 
 
 @Parameter(name="*", group=WHERE)
@@ -62,18 +36,18 @@ class Where:
     data: str | None = None
     storage_wait_ms: float = 0.0
     launcher: Annotated[str, Parameter(show_default=False)] = ""
-    as_json: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False
+    as_json: AsJson = False
 
     def job(self) -> Job:
         """The training job that is meant; BadInput if there is none such."""
-        with _input():
+        with bad_input():
             preset = self.preset or self._preset_here()
             return Job(preset=preset, data=self.data, storage_wait_ms=self.storage_wait_ms)
 
     def how(self, title: str) -> dict[str, Any]:
         """Launcher and progress bar, as every instrument takes them."""
-        with _input("--launcher: "):
-            return {"launcher": tuple(shlex.split(self.launcher)), "progress": _progress(title)}
+        with bad_input("--launcher: "):
+            return {"launcher": tuple(shlex.split(self.launcher)), "progress": progress_bar(title)}
 
     def _preset_here(self) -> str:
         if self.launcher:
@@ -120,7 +94,7 @@ class Settings:
     def config(self, job: Job) -> TrainConfig:
         """The naive start of `job` with these settings; BadInput where they do not go together."""
         given = {name: value for name, value in vars(self).items() if value is not None and value is not False}
-        with _input():
+        with bad_input():
             return job.sizes.start.with_(**given)
 
 
@@ -138,7 +112,7 @@ def starve(*, sweep: Switch = False, settings: Settings = Settings(), where: Whe
     job = where.job()
     measure = instrument.run_sweep if sweep else instrument.run
     result = measure(settings.config(job), job, **where.how("starve"))
-    return _show(instrument, result, where.as_json)
+    return show(instrument, result, where.as_json)
 
 
 @app.command
@@ -154,73 +128,8 @@ def loop(*, budget: str | None = None, max_changes: int | None = None, where: Wh
     """
     from gpuworkshop.loop import climb
 
-    with _input("--budget: "):
+    with bad_input("--budget: "):
         limit = None if budget is None else seconds(budget)
     most = {} if max_changes is None else {"max_changes": max_changes}
     result = climb.run(where.job(), budget_seconds=limit, **most, **where.how("loop"))
-    return _show(climb, result, where.as_json)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line, `sys.argv` if none is given, and return its exit code."""
-    if sys.platform == "win32":
-        return _say("native Windows is not supported; everything works in WSL2", BAD_INPUT)
-    words = sys.argv[1:] if arguments is None else list(arguments)
-    try:
-        return app(words, exit_on_error=False, print_error=False, result_action="return_value") or FINE
-    except KeyboardInterrupt:
-        message, status = "interrupted; what was recorded until then is kept", INTERRUPTED
-    except (CycloptsError, BadInput) as error:
-        message, status = str(error), BAD_INPUT
-    except RuntimeError as error:
-        if not _child_failed(error):
-            raise
-        message, status = str(error), BAD_INPUT if error.bad_input else FAILED
-        if not error.bad_input:
-            print(error.log, file=sys.stderr)
-    return _say(message, status)  # said out here, where the measurement is over and its progress bar gone
-
-
-def _say(message: str, status: int) -> int:
-    print("gpuworkshop:", " ".join(message.split()), file=sys.stderr)
-    return status
-
-
-@contextmanager
-def _input(where: str = "") -> Iterator[None]:
-    """Turn a ValueError about what was asked for into BadInput; one from a measurement stays a bug."""
-    try:
-        yield
-    except ValueError as error:
-        raise BadInput(f"{where}{error}") from error
-
-
-def _child_failed(error: RuntimeError) -> bool:
-    from gpuworkshop.child import ChildFailed
-
-    return isinstance(error, ChildFailed)
-
-
-def _show(instrument: ModuleType, result: Any, as_json: bool) -> int:
-    """Print one result in the face that suits stdout; the exit code of its findings."""
-    if as_json:
-        from gpuworkshop.report import envelope
-
-        findings = tuple(instrument.findings(result))
-        print(envelope(result, result.origin, findings).decode())
-        return FAILED if any(finding.level == "fail" for finding in findings) else FINE
-    report = instrument.report(result)
-    if sys.stdout.isatty():
-        from rich.console import Console
-
-        Console().print(report)
-    else:
-        print(report)
-    return FAILED if report.failed else FINE
-
-
-def _progress(title: str) -> "Callable[[Progress], None] | None":
-    """A progress bar where somebody watches; a log file gets none."""
-    from gpuworkshop import child
-
-    return child.Bar(title, sys.stderr) if sys.stderr.isatty() else None
+    return show(climb, result, where.as_json)

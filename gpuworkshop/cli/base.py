@@ -1,0 +1,81 @@
+"""What every verb shares: the app, exit codes, bad input, and how a result is put on stdout.
+
+A verb is a function that returns its exit code. It imports its instrument when it runs: `--help` answers at once and
+works where PyTorch is missing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+
+from gpuworkshop import __version__
+
+if TYPE_CHECKING:
+    from gpuworkshop.child import Progress
+    from gpuworkshop.report import Finding, Origin, Report
+
+FINE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+
+app = App(
+    name="gpuworkshop",
+    help="Measure what a GPU job really does, fix one thing, and prove that it helped.",
+    version=__version__,
+    help_format="plaintext",
+    suppress_keyboard_interrupt=False,
+)
+
+Switch = Annotated[bool, Parameter(negative="", show_default=False)]
+AsJson = Annotated[bool, Parameter(name="--json", negative="", show_default=False)]
+
+
+class BadInput(ValueError):
+    """What was asked for makes no sense; the message is one line for the person who asked."""
+
+
+@contextmanager
+def bad_input(where: str = "", kind: type[Exception] = ValueError) -> Iterator[None]:
+    """Turn an error of this kind about what was asked for into BadInput; one from a measurement stays a bug."""
+    try:
+        yield
+    except kind as error:
+        raise BadInput(f"{where}{error}") from error
+
+
+def show(instrument: ModuleType, result: Any, as_json: bool) -> int:
+    """Print one result of an instrument (its `findings`, its `report`); the exit code of its findings."""
+    if as_json:
+        return show_json(result, result.origin, instrument.findings(result))
+    return show_report(instrument.report(result))
+
+
+def show_json(result: Any, origin: Origin, findings: Iterable[Finding]) -> int:
+    """Print the envelope as the only thing on stdout; the exit code of its findings."""
+    from gpuworkshop.report import envelope
+
+    found = tuple(findings)
+    print(envelope(result, origin, found).decode())
+    return FAILED if any(finding.level == "fail" for finding in found) else FINE
+
+
+def show_report(report: Report) -> int:
+    """Print a report in the face that suits stdout; the exit code of its findings."""
+    if sys.stdout.isatty():
+        from rich.console import Console
+
+        Console().print(report)
+    else:
+        print(report)
+    return FAILED if report.failed else FINE
+
+
+def progress_bar(title: str) -> Callable[[Progress], None] | None:
+    """A progress bar where somebody watches; a log file gets none."""
+    from gpuworkshop import child
+
+    return child.Bar(title, sys.stderr) if sys.stderr.isatty() else None
