@@ -206,7 +206,9 @@ def test_a_card_is_one_that_the_driver_shows(monkeypatch, visible, count, has) -
         if count is None:
             raise NvmlFault("driver not loaded")
 
-    fake = SimpleNamespace(nvmlInit=init, nvmlDeviceGetCount=lambda: count, NVMLError=NvmlFault)
+    fake = SimpleNamespace(
+        nvmlInit=init, nvmlDeviceGetCount=lambda: count, nvmlDeviceGetHandleByIndex=str, NVMLError=NvmlFault
+    )
     monkeypatch.setitem(sys.modules, "pynvml", fake)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
