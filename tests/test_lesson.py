@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from gpuworkshop.child import Progress
@@ -63,6 +64,24 @@ def test_without_a_card_the_cpus_are_counted() -> None:
     text = str(three_minutes_of_six().cost(seen(cpus=4)))
     assert "Used: 24.0 CPU-minutes, 12.0 of them for measuring" in text and "4 CPUs" in text
     assert "no card was held" in text and "90% of the time is loader wait" in text
+
+
+def test_a_chapter_without_a_training_run_counts_what_it_holds() -> None:
+    chapter = three_minutes_of_six()
+    text = str(chapter.cost(Looked(seen("cuda:0").conditions)))
+    assert "Used: 6.0 card-minutes, 3.0 of them for measuring" in text and "naive start" not in text
+
+
+class Looked(msgspec.Struct):
+    """A result of an instrument that trains nothing."""
+
+    conditions: Conditions
+
+
+def test_without_any_result_the_default_device_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    report = three_minutes_of_six().cost()
+    assert report.findings[1].title == "Wasted: no card-minutes" and "CPU-minutes" in report.findings[0].title
 
 
 def test_a_step_that_fails_is_counted_too() -> None:

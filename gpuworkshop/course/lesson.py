@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from typing import Protocol
 
 from gpuworkshop.child import Bar, Progress
 from gpuworkshop.course.faces import Note
 from gpuworkshop.instruments.starve import StarveResult
-from gpuworkshop.machine import allocation
-from gpuworkshop.machine.conditions import processor
+from gpuworkshop.machine import allocation, gpus
+from gpuworkshop.machine.conditions import Conditions, conditions, processor
 from gpuworkshop.report import Finding, Origin, Report
 from gpuworkshop.timing import Comparison
 
@@ -26,6 +27,13 @@ PLANTED = (
     "The variant that shows it: run `job = Job(job.preset, storage_wait_ms=4)` in a new cell, then measure again. "
     "Every file read then really waits 4 ms, as on slow storage, and the report names it planted."
 )
+
+
+class Measured(Protocol):
+    """A result that says where it was measured."""
+
+    @property
+    def conditions(self) -> Conditions: ...
 
 
 class Lesson:
@@ -52,17 +60,21 @@ class Lesson:
             if drawn.close():
                 print(f"{title}: {self._now() - began:.0f} s")
 
-    def cost(self, seen: StarveResult, launcher: Sequence[str] = ()) -> Report:
+    def cost(self, seen: Measured | None = None, launcher: Sequence[str] = ()) -> Report:
         """What the chapter has cost until now, and what ``seen`` says of the time that its run takes.
 
-        Behind a ``launcher`` a card is held only while something is measured.
+        ``seen`` says on which device the chapter measured; without it, it is what PyTorch takes by default (imports
+        torch). Behind a ``launcher`` a card is held only while something is measured.
         """
-        card = seen.conditions.device != "cpu"
-        units = 1 if card else seen.conditions.cpus
+        where = seen.conditions if seen else conditions(gpus.default_device())
+        card = where.device != "cpu"
+        units = 1 if card else where.cpus
         measured = self._measuring / 60 * units
         held = measured if launcher else (self._now() - self._began) / 60 * units
-        found = _card_cost(seen, held, measured) if card else _cpu_cost(seen, held, measured)
-        return Report("What this chapter cost", seen.origin, tuple(found))
+        found = [*(_card_cost(held, measured) if card else _cpu_cost(where, held, measured))]
+        if isinstance(seen, StarveResult):
+            found.append(_naive(seen))
+        return Report("What this chapter cost", where.origin, tuple(found))
 
 
 def begin() -> Lesson:
@@ -70,22 +82,20 @@ def begin() -> Lesson:
     return Lesson()
 
 
-def _card_cost(seen: StarveResult, held: float, measured: float) -> Iterator[Finding]:
+def _card_cost(held: float, measured: float) -> Iterator[Finding]:
     """``held`` and ``measured`` are card-minutes."""
     idle = max(0.0, held - measured)
     share = idle / held if held else 0.0
     reading = f"{share:.0%} of the time nothing was measured; what the measured runs waited comes on top"
     yield Finding("notice", f"Used: {held:.1f} card-minutes, {measured:.1f} of them for measuring")
     yield Finding("notice", f"Wasted: {idle:.1f} card-minutes or more", reading)
-    yield _naive(seen)
 
 
-def _cpu_cost(seen: StarveResult, held: float, measured: float) -> Iterator[Finding]:
+def _cpu_cost(where: Conditions, held: float, measured: float) -> Iterator[Finding]:
     """``held`` and ``measured`` are CPU-minutes."""
-    cpus = f"{seen.conditions.cpus} CPUs since the first cell"
+    cpus = f"{where.cpus} CPUs since the first cell"
     yield Finding("notice", f"Used: {held:.1f} CPU-minutes, {measured:.1f} of them for measuring", cpus)
     yield Finding("ok", "Wasted: no card-minutes", "no card was held; one would have been idle while you read")
-    yield _naive(seen)
 
 
 def _naive(seen: StarveResult) -> Finding:
