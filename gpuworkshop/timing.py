@@ -251,6 +251,13 @@ def compare(log_ratios: Sequence[float]) -> Comparison:
     return Comparison(ratio, low, high, len(log_ratios), smallest, _verdict(ratio, low, high))
 
 
+def durations(seconds: Sequence[float]) -> Rate:
+    """How long one thing takes, in seconds, from several times that it was done, with its 95% interval."""
+    mean, half = _mean_and_half_width([math.log(one) for one in seconds])
+    value = math.exp(mean)
+    return Rate(value, value * math.exp(-half), value * math.exp(half), len(seconds), "s")
+
+
 def _verdict(ratio: float, low: float, high: float) -> Verdict:
     if not math.isfinite(low) or not math.isfinite(high):
         return "unknown"

@@ -10,8 +10,9 @@ For each chapter:
   the exercise shows on request.
 
 A solution stands in one cell between the lines `### BEGIN SOLUTION` and `### END SOLUTION`. Its stub is
-`...`, or `name = ...` if it ends by giving that name. Every cell has a name of its own, in its line
-`# %% name`. The cell's id is made from it, so it stays when other cells come and go, and when the cell changes.
+`...`, or `name = ...` if it ends by giving that name; of a dict its keys stay, so that the learner fills in a
+table. Every cell has a name of its own, in its line `# %% name`. The cell's id is made from it, so it stays when
+other cells come and go, and when the cell changes.
 """
 
 from __future__ import annotations
@@ -86,13 +87,19 @@ def solved(code: str) -> str:
 
 def unsolved(code: str) -> str:
     """Code with a stub for every solution."""
-    return SOLUTION.sub(lambda found: f"{found['indent']}{stub(found['code'])}\n", code).rstrip("\n")
+    return SOLUTION.sub(lambda found: textwrap.indent(stub(found["code"]), found["indent"]) + "\n", code).rstrip("\n")
 
 
 def stub(code: str) -> str:
-    """What stands for a solution: ``...``, under the name that the solution ends in giving, if it does."""
+    """What stands for a solution: ``...``, under the name that the solution ends in giving, if it does.
+
+    Of a dict every key stays, with ``...`` for its value.
+    """
     statements = ast.parse(textwrap.dedent(code)).body
     match statements[-1:]:
+        case [ast.Assign(targets=[ast.Name(id=name)], value=ast.Dict(keys=[ast.Constant(), *_] as keys))]:
+            rows = (f"    {ast.get_source_segment(textwrap.dedent(code), key)}: ...,\n" for key in keys)
+            return f"{name} = {{\n{''.join(rows)}}}"
         case [ast.Assign(targets=[ast.Name(id=name)])]:
             return f"{name} = ..."
     return "..."

@@ -70,6 +70,12 @@ def test_the_learner_gets_stubs(maker: ModuleType, tmp_path: Path) -> None:
     assert got["09-title"].source == "# A chapter\n\nWith *text*."
 
 
+def test_a_table_inside_a_function_stays_inside_it(maker: ModuleType, tmp_path: Path) -> None:
+    table = SOURCE.replace("y = x + x\n    return y", 'y = {"a": x}')
+    got = cells(made(maker, tmp_path, table)["notebooks/09_try.ipynb"])
+    assert got["09-answer-body"].source.endswith('\n    y = {\n        "a": ...,\n    }')
+
+
 def test_the_solution_has_no_markers(maker: ModuleType, tmp_path: Path) -> None:
     got = cells(made(maker, tmp_path)["solutions/09_try.ipynb"])
     assert list(got) == ["09-title", "09-answer-body", "09-answer-name", "09-proof"]
@@ -177,6 +183,8 @@ STUBS = {
     "a, b = 1, 2\n": "...",
     "self.x = 1\n": "...",
     "": "...",
+    'mine = {"one": 1, "": f(2), 3: {4: 5}}\n': 'mine = {\n    "one": ...,\n    "": ...,\n    3: ...,\n}',
+    "mine = {}\n": "mine = ...",
 }
 
 

@@ -262,6 +262,16 @@ def test_a_comparison_the_other_way_round_is_its_mirror(logs: list[float]) -> No
     assert there.smallest >= 0.03
 
 
+def test_a_duration_is_the_middle_of_its_times_and_wider_where_they_scatter() -> None:
+    steady, loose = timing.durations([2.0, 2.1, 2.2]), timing.durations([1.0, 2.1, 4.41])
+    for measured in (steady, loose):
+        assert measured.unit == "s" and measured.n == 3
+        assert measured.low < measured.value < measured.high
+        assert math.isclose(measured.value, 2.1, rel_tol=0.01)
+    assert loose.high / loose.low > steady.high / steady.low
+    assert math.isinf(timing.durations([2.0]).high) and timing.durations([2.0]).value == 2.0
+
+
 def test_numbers_are_said_with_their_interval() -> None:
     assert str(Rate(1234.0, 1210.3, 1257.7, 8)) == "1,234 samples/s ±2%"
     assert str(Comparison(1.5, 1.4, 1.6, 8, 0.07, "faster")) == "faster: 1.50x (1.40 to 1.60, 8 pairs)"
