@@ -76,6 +76,22 @@ class ChildFailed(RuntimeError):
             self.add_note(log)  # so that a traceback in a notebook shows it
 
 
+class Deadline:
+    """When a child is given up, as seconds from now; whoever hears its progress may move it for each step."""
+
+    def __init__(self, seconds: float | None):
+        self.move(seconds)
+
+    def move(self, seconds: float | None) -> None:
+        """Give up ``seconds`` from now; None: never."""
+        self._at = math.inf if seconds is None else time.monotonic() + seconds
+
+    @property
+    def passed(self) -> bool:
+        """Whether the time is over."""
+        return time.monotonic() >= self._at
+
+
 class Tell:
     """What measuring code may say while it runs. This one says nothing."""
 
@@ -109,13 +125,15 @@ def run(
     launcher: Sequence[str] = (),
     progress: Callable[[Progress], None] | None = None,
     record: Callable[[msgspec.Raw], None] | None = None,
-    timeout: float | None = None,
+    timeout: float | Deadline | None = None,
+    meanwhile: Callable[[], None] | None = None,
     python: str = sys.executable,
 ) -> Any:
     """Call ``target`` ("module:function" of this package) in a child and return its result as ``type``.
 
-    ``launcher`` is put in front of the command (``("srun", "--gres=gpu:1")``). Raises :class:`ChildFailed` with the
-    child's own message when it fails, dies, or takes longer than ``timeout`` seconds.
+    ``launcher`` is put in front of the command (``("srun", "--gres=gpu:1")``). ``meanwhile`` is called once, here,
+    while the child starts. Raises :class:`ChildFailed` with the child's own message when it fails, dies, or takes
+    longer than ``timeout``: seconds, or a :class:`Deadline` that is moved as the child goes on.
     """
     command = [*launcher, python, "-m", f"{PACKAGE}.child", target]
     lines: queue.Queue[bytes | None] = queue.Queue()
@@ -129,7 +147,10 @@ def run(
         for reader in readers:
             reader.start()
         _send(process, request)
-        answer = _listen(process, lines, log, progress, record, timeout)
+        if meanwhile is not None:
+            meanwhile()
+        deadline = timeout if isinstance(timeout, Deadline) else Deadline(timeout)
+        answer = _listen(process, lines, log, progress, record, deadline)
         return _unpack(answer, type, process, readers, log)
     finally:
         end(process)
@@ -162,10 +183,9 @@ def _read_log(pipe, log: deque[str]) -> None:
         log.append(line.decode(errors="replace").rstrip())
 
 
-def _listen(process, lines, log, progress, record, timeout) -> Result | Failure | None:
+def _listen(process, lines, log, progress, record, deadline: Deadline) -> Result | Failure | None:
     """Handle messages until a result, a failure, or the end of the child."""
     decoder = msgspec.json.Decoder(Progress | Kept | Result | Failure)
-    deadline = time.monotonic() + (math.inf if timeout is None else timeout)
     while (line := _next_line(process, lines, deadline, log)) is not None:
         try:
             message = decoder.decode(line)
@@ -184,10 +204,10 @@ def _listen(process, lines, log, progress, record, timeout) -> Result | Failure 
     return None
 
 
-def _next_line(process, lines, deadline: float, log) -> bytes | None:
+def _next_line(process, lines, deadline: Deadline, log) -> bytes | None:
     """The next message; None when the child is gone, even if processes that it left behind keep its pipe open."""
     gone = False
-    while time.monotonic() < deadline:
+    while not deadline.passed:
         try:
             return lines.get(timeout=PATIENCE)
         except queue.Empty:

@@ -281,6 +281,19 @@ def test_a_child_that_takes_too_long_is_ended(act, name) -> None:
     assert all(gone(process.pid) for process in set(psutil.Process().children()) - others)
 
 
+def test_a_deadline_can_be_moved_as_the_child_goes_on(act) -> None:
+    """Given for ever at first; its first word makes the rest short."""
+    deadline = child.Deadline(None)
+    with pytest.raises(ChildFailed, match="in the time allowed"):
+        act("talk_on", timeout=deadline, progress=lambda progress: deadline.move(0))
+
+
+def test_what_is_done_meanwhile_is_done_once_and_before_the_answer(act) -> None:
+    order = []
+    act("parts", progress=lambda progress: order.append("heard"), meanwhile=lambda: order.append("meanwhile"))
+    assert order[0] == "meanwhile" and order.count("meanwhile") == 1 and "heard" in order
+
+
 PARENT = """
 import sys, msgspec
 from gpuworkshop import child
