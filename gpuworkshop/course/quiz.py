@@ -40,7 +40,12 @@ def wasted_share(loader_ms: float, compute_ms: float) -> float:
     return 100 * (loader_ms - compute_ms) / loader_ms
 
 
-COMPUTED: dict[str, Callable[..., float]] = {"wasted_share": wasted_share}
+def wasted_card_minutes(cards: float, minutes: float, utilization: float) -> float:
+    """Card-minutes without a kernel, for cards that are held for `minutes` at `utilization` percent."""
+    return cards * minutes * (100 - utilization) / 100
+
+
+COMPUTED: dict[str, Callable[..., float]] = {"wasted_share": wasted_share, "wasted_card_minutes": wasted_card_minutes}
 """Numeric answers that are calculated from the numbers in the question."""
 
 
