@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gpuworkshop.cluster import discover, site_check, site_draft, site_show, slurm_time
 from gpuworkshop.cluster.discover import Gres, NoSlurm
 from gpuworkshop.cluster.facts import Family
-from gpuworkshop.cluster.site import SHIPPED, Site, SiteError, load, parse, shipped
+from gpuworkshop.cluster.site import SHIPPED, Site, SiteError, choose, load, parse, shipped
 
 AICR = (SHIPPED / "aicr.toml").read_text(encoding="utf-8")
 PACKAGE = SHIPPED.parents[1]
@@ -302,12 +302,41 @@ def test_an_interactive_request_needs_cards() -> None:
 def test_the_setting_chooses_and_a_name_wins(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(OTHER)
-    assert load(env={}).name == "AICR"
-    assert load(env={"GPUWORKSHOP_SITE": ""}).name == "AICR"
-    assert load(env={"GPUWORKSHOP_SITE": "generic"}).name == "a Slurm cluster"
+    inside = {"SLURM_CLUSTER_NAME": "aicr"}
+    assert load(env=inside).name == "AICR"
+    assert load(env={"GPUWORKSHOP_SITE": "", **inside}).name == "AICR"
+    assert load(env={"GPUWORKSHOP_SITE": "generic", **inside}).name == "a Slurm cluster"
     assert load(env={"GPUWORKSHOP_SITE": str(file)}).name == "Other"
     assert load("aicr", env={"GPUWORKSHOP_SITE": "generic"}).name == "AICR"
     assert load(file, env={}).name == "Other"
+
+
+@pytest.mark.parametrize(
+    ("live", "site"),
+    [
+        ("aicr", "aicr"),
+        ("AICR-prod", "aicr"),
+        ("aicrx", "generic"),
+        ("explorer", "generic"),
+        ("generic", "generic"),
+        ("", "generic"),
+    ],
+)
+def test_the_name_of_the_slurm_cluster_chooses_and_is_said(live: str, site: str) -> None:
+    chosen, said_by = choose(env={}, cluster=lambda: live)
+    assert chosen == site
+    assert live in said_by and (live or "no Slurm" in said_by)
+
+
+def test_a_slurm_is_only_asked_where_nobody_else_said(slurm: Path) -> None:
+    program(slurm, "scontrol", f"echo asked >> {slurm}/calls; echo 'ClusterName = aicr'")
+    assert load("generic", env={}).name == "a Slurm cluster"
+    assert load(env={"GPUWORKSHOP_SITE": "generic"}).name == "a Slurm cluster"
+    assert load(env={"SLURM_CLUSTER_NAME": "other"}).name == "a Slurm cluster"
+    assert not (slurm / "calls").exists()
+    assert load(env={}).name == "AICR"
+    program(slurm, "scontrol", "exit 1")
+    assert load(env={}).name == "a Slurm cluster"
 
 
 def test_a_site_that_is_not_there_is_said_with_the_way_out(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -17,6 +17,8 @@ from gpuworkshop.report import clean
 
 PARTITIONS = ("sinfo", "--noheader", "--exact", "--noconvert", "--format=%P|%a|%l|%D|%T|%c|%m|%G")
 CONFIG = ("scontrol", "show", "config")
+NAME = "SLURM_CLUSTER_NAME"  # set in every job
+NAME_LIMIT = 3.0  # seconds to ask for the cluster's name alone
 LIMIT = 15.0  # seconds that a command may take: an unreachable controller is given up after about 9
 _OUT_OF_USE = ("down", "drain", "fail", "inval", "maint", "unknown", "future", "n/a")
 _GPU = re.compile(r"(?:^|,)gpu(?::(?!\d+(?:[(,]|$)|no_consume:)([^:,(]+))?(?::no_consume)?:(\d{1,6})(?!\d)", re.ASCII)
@@ -101,6 +103,14 @@ def ask() -> Live:
     return parse(text, config)
 
 
+def cluster(env: Mapping[str, str] = os.environ) -> str:
+    """The name of the Slurm cluster that this machine belongs to; "" where there is none, or it does not answer."""
+    try:
+        return env.get(NAME) or _cluster(run(CONFIG, NAME_LIMIT))
+    except NoSlurm:
+        return ""
+
+
 def run(command: Sequence[str], limit: float = LIMIT) -> str:
     """What a Slurm command prints; `limit` in seconds. Raises NoSlurm."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("SINFO_")} | {"LC_ALL": "C"}
@@ -129,8 +139,12 @@ def parse(partitions: str, config: str = "") -> Live:
         found[one.name] = msgspec.structs.replace(known, nodes=known.nodes + one.nodes) if known else one
     if not found:
         raise NoSlurm("sinfo lists no partition")
-    cluster = re.search(r"^ClusterName\s*=\s*(\S+)", config, re.MULTILINE)
-    return Live(cluster[1] if cluster else "", tuple(found.values()))
+    return Live(_cluster(config), tuple(found.values()))
+
+
+def _cluster(config: str) -> str:
+    found = re.search(r"^ClusterName\s*=\s*(\S+)", config, re.MULTILINE)
+    return found[1] if found else ""
 
 
 def cards(gres: str) -> tuple[Gres, ...]:

@@ -7,14 +7,15 @@ that is wrong is refused with one line: the file, the key, what was expected, wh
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
-from gpuworkshop.cluster import slurm_time
+from gpuworkshop.cluster import discover, slurm_time
 from gpuworkshop.cluster.explain import explain, unknown
 from gpuworkshop.cluster.facts import (
     Conventions,
@@ -35,7 +36,7 @@ from gpuworkshop.cluster.facts import (
 from gpuworkshop.report import Origin, clean
 
 VARIABLE = "GPUWORKSHOP_SITE"
-DEFAULT = "aicr"
+ANY = "generic"
 SHIPPED = Path(__file__).parent / "sites"
 
 
@@ -139,13 +140,32 @@ def shipped() -> tuple[str, ...]:
     return tuple(sorted(file.stem for file in SHIPPED.glob("*.toml")))
 
 
-def load(name: str | Path | None = None, env: Mapping[str, str] = os.environ) -> Site:
-    """The site of this name, or of this path (a path has a separator or ends in .toml).
+def choose(
+    name: str | Path | None = None, env: Mapping[str, str] = os.environ, cluster: Callable[[], str] | None = None
+) -> tuple[str, str]:
+    """Which site counts, as a name or a path, and what said so: the name that was given, else $GPUWORKSHOP_SITE, else
+    the shipped site that this Slurm cluster is named after, else the generic one.
 
-    Without a name, $GPUWORKSHOP_SITE chooses, and without that the site for which the kit was made. Raises SiteError.
+    `cluster` asks for the cluster's name; not given: the Slurm of this machine.
     """
-    chosen = str(name or env.get(VARIABLE) or DEFAULT)
-    said = "" if name or not env.get(VARIABLE) else f"${VARIABLE}: "
+    if name:
+        return str(name), "asked for"
+    if env.get(VARIABLE):
+        return env[VARIABLE], f"${VARIABLE}"
+    live = cluster() if cluster else discover.cluster(env)
+    words = re.split(r"[^a-z0-9]+", live.lower())
+    for one in shipped():
+        if one in words:
+            return one, f"this is the Slurm cluster {live}"
+    return ANY, f"the Slurm cluster {live} is none that the kit knows" if live else "no Slurm here says its name"
+
+
+def load(name: str | Path | None = None, env: Mapping[str, str] = os.environ) -> Site:
+    """The site of this name, or of this path (a path has a separator or ends in .toml); without a name the one that
+    `choose` says. Raises SiteError.
+    """
+    chosen, said_by = choose(name, env)
+    said = f"{said_by}: " if said_by.startswith("$") else ""
     if chosen.endswith(".toml") or "/" in chosen or os.sep in chosen:
         file = Path(chosen).expanduser()
     elif chosen in shipped():
