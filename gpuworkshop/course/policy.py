@@ -1,0 +1,51 @@
+"""What the site does with a card that is held and idle, from its typed file, as a learner reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuworkshop.cluster import site
+from gpuworkshop.cluster.facts import Idle
+from gpuworkshop.cluster.site import Site, SiteError
+from gpuworkshop.report import Finding, Origin, Report, Table
+
+TITLE = "A card that is held and idle"
+
+
+def idle(here: Site | None = None) -> Report:
+    """The idle policy of ``here`` (default: the site of this machine); what nobody stated is said to be unknown."""
+    try:
+        here = here or site.load()
+    except SiteError as error:
+        return Report(TITLE, Origin("claimed by", "no site file"), (Finding("unknown", str(error)),))
+    advice = tuple((one,) for one in here.idle.advice)
+    table = (Table((f"what {here.name} advises",), advice),) if advice else ()
+    origin = Origin("claimed by", here.source_of(here.idle))
+    return Report(TITLE, origin, (*_findings(here.idle, here), _never_busy()), table)
+
+
+def _findings(policy: Idle, here: Site) -> Iterator[Finding]:
+    """What happens, and what is not known of it."""
+    if policy.cancels is None:
+        yield Finding("unknown", f"Nobody stated what {here.name} does with an idle job", _whom(here))
+        return
+    does = policy.says or ("Idle jobs are canceled." if policy.cancels else "Idle jobs are not canceled.")
+    yield Finding("warning" if policy.cancels else "ok", f"{here.name}: {does}", _when(policy))
+    if policy.cancels and policy.ask:
+        yield Finding("unknown", policy.ask, _whom(here))
+
+
+def _when(policy: Idle) -> str:
+    """The published numbers; "" where there is none."""
+    after = f"after {policy.minutes:g} minutes" if policy.minutes else ""
+    below = f"below {policy.below_percent:g}% utilization" if policy.below_percent is not None else ""
+    return " ".join(filter(None, (after, below)))
+
+
+def _whom(here: Site) -> str:
+    return f"ask {here.help.email}" if here.help.email else "ask the people who run the site"
+
+
+def _never_busy() -> Finding:
+    says = "it shows how long a card has been idle; a card without work is given back, not occupied"
+    return Finding("notice", "This kit never keeps a card busy to look busy", says)
