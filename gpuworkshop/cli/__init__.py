@@ -1,8 +1,8 @@
 """The command `gpuworkshop`: one module for each group of verbs, one function for each verb.
 
 Exit codes: 0 fine, 1 a finding of level fail, 2 bad usage or input (one line on stderr), 130 interrupted.
-A new verb is a function in a module of its own or of its group, under `@app.command`; importing the module here, in
-the order of the list that `--help` prints, is what registers it.
+A new verb is a function under `@app.command`, in the module of its group or in one of its own; importing the module
+here is what registers it. It imports its instrument when it runs, so that `--help` stays fast.
 """
 
 import sys
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from cyclopts import CycloptsError
 
-from gpuworkshop.cli import measure  # noqa: F401  registers its verbs
+from gpuworkshop.cli import measure, site  # noqa: F401  registers their verbs
 from gpuworkshop.cli.base import BAD_INPUT, FAILED, FINE, INTERRUPTED, BadInput, app
 
 __all__ = ["app", "main"]

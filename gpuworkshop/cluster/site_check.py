@@ -30,10 +30,11 @@ def check(site: Site, live: Live) -> tuple[Finding, ...]:
     return (*found, *_new(site, live), _SILENT)
 
 
-def report(site: Site, live: Live) -> Report:
-    """The check with its mark: asked here, today."""
+def report(site: Site, live: Live, said_by: str = "") -> Report:
+    """The check with its mark: asked here, today; `said_by` is what chose this site."""
+    chosen = (Finding("ok", f"Which site counts: {said_by}"),) if said_by else ()
     origin = Origin("measured here", f"Slurm cluster {live.cluster}".rstrip(), date.today().isoformat())
-    return Report(f"The site file {site.name} against this Slurm", origin, check(site, live))
+    return Report(f"The site file {site.name} against this Slurm", origin, (*chosen, *check(site, live)))
 
 
 def _partition(site: Site, partition: Partition, live: Live) -> list[Finding]:

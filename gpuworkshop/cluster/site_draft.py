@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
 from collections.abc import Iterable
+from datetime import date
 
-from gpuworkshop.cluster import slurm_time
+from gpuworkshop.cluster import site_show, slurm_time
 from gpuworkshop.cluster.discover import Gres, Live, LivePartition
 from gpuworkshop.cluster.facts import is_name
-from gpuworkshop.report import clean
+from gpuworkshop.cluster.site import VARIABLE, parse
+from gpuworkshop.numbers import counted
+from gpuworkshop.report import Finding, Origin, Report, clean
 
 _DEVEL = re.compile(r"dev|debug|test|inter|short|quick|express", re.IGNORECASE)
 _PROFILE = re.compile(r"[_.-]?\d+g\.\d+gb.*", re.IGNORECASE)
@@ -43,6 +48,18 @@ def draft(live: Live, name: str = "", date: str = "") -> str:
         f"[idle]\nask = {_quoted(_IDLE)}",
     ]
     return "\n\n".join(tables) + "\n"
+
+
+def report(text: str, live: Live, file: str = "") -> Report:
+    """What was drafted and what is still to be asked; `file` is where the text was written, "" for nowhere."""
+    site = parse(text)
+    cluster = f"Slurm cluster {live.cluster}".rstrip()
+    counts = (counted(len(found), kind) for kind, found in (("partition", site.partitions), ("kind", site.families)))
+    what = f"{' and '.join(counts)} of cards, as {cluster} says"
+    use = f"export {VARIABLE}={shlex.quote(os.path.abspath(file))}" if file else ""
+    done = Finding("ok", f"The draft is written to {file}" if file else "The draft", what, use)
+    origin = Origin("measured here", cluster, date.today().isoformat())
+    return Report(f"A site file for {site.name}", origin, (done, *site_show.findings(site)))
 
 
 def _kinds(live: Live) -> dict[Gres, str]:

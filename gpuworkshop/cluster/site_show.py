@@ -27,10 +27,13 @@ def _question(unverified: bool, ask: str, places: list[tuple[str, Fact]]) -> Fin
     return Finding("unknown", f"{where}; ask: {ask}")
 
 
-def report(site: Site) -> Report:
-    """The face of `site show`: partitions, cards, places, the rest, the sources."""
+def report(site: Site, said_by: str = "") -> Report:
+    """The face of `site show`: partitions, cards, places, the rest, the sources; `said_by` is what chose this site."""
+    chosen = (Finding("ok", f"Which site counts: {said_by}"),) if said_by else ()
     tables = (_partitions(site), _families(site), _storage(site), _rest(site), _sources(site))
-    return Report(f"Site {site.name}", site.origin, findings(site), tuple(table for table in tables if table.rows))
+    return Report(
+        f"Site {site.name}", site.origin, (*chosen, *findings(site)), tuple(table for table in tables if table.rows)
+    )
 
 
 def _partitions(site: Site) -> Table:
