@@ -145,10 +145,11 @@ def thinned(samples: list[Sample]) -> list[Sample]:
 def merged(first: Sample, second: Sample) -> Sample:
     """Two neighboring samples as one."""
     pair = (first, second)
-    if len(first.cards) != len(second.cards):  # the cards became known between the two
+    if len(first.cards) == len(second.cards):
+        both = zip(first.cards, second.cards, strict=True)
+        cards = tuple(_merged_card(a, b, first.seconds, second.seconds) for a, b in both)
+    else:  # the cards became known between the two
         cards = max((sample.cards for sample in pair), key=len)
-    else:
-        cards = tuple(_merged_card(a, b, first.seconds, second.seconds) for a, b in zip(*(s.cards for s in pair)))
     return Sample(
         at=second.at,
         cards=cards,

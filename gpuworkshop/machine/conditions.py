@@ -22,7 +22,8 @@ class Conditions(msgspec.Struct, frozen=True):
     driver: str
     cpus: int
     cpus_said_by: str
-    threads: int
+    threads: int | None
+    """Of PyTorch; None where it does not run in the measuring process."""
     python: str
     torch: str
     kit: str

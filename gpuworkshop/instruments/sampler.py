@@ -1,0 +1,193 @@
+"""A thread that looks at this job's cards at a steady pace, and never holds up what it watches.
+
+Everything that may wait for the driver happens in the thread, finding the cards too. A driver that hangs costs the
+watch its further samples, and nobody else anything.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+
+from gpuworkshop.instruments.card_reader import CardReader
+from gpuworkshop.instruments.cpu_use import LEAST_PAUSE, CpuUse
+from gpuworkshop.instruments.samples import Sample, WatchedCard, thinned
+from gpuworkshop.machine import allocation, gpus
+from gpuworkshop.machine.nvml import Nvml
+
+INTERVAL = 0.2
+"""Seconds between two looks, and the least: the driver has nothing new any sooner, and GPM needs a gap."""
+
+LAST_LOOK = 0.1
+"""Seconds of CPU use that the last sample must hold."""
+
+PATIENCE = 3.0
+"""Seconds that stopping waits for a driver that does not answer."""
+
+
+class Sampler:
+    """Samples of the job's cards by UUID, and of its CPUs. Looks once when it starts and once when it stops."""
+
+    def __init__(
+        self,
+        interval: float = INTERVAL,
+        env: Mapping[str, str] = os.environ,
+        clock: Callable[[], float] = time.monotonic,
+        open_nvml: Callable[[], Nvml] = Nvml,
+    ):
+        """``interval`` in seconds; a shorter one than :data:`INTERVAL` is raised to it. ``env`` names the cards."""
+        self.interval = max(INTERVAL, interval)
+        self.samples: list[Sample] = []
+        """Oldest first. The thread replaces the list when it merges old ones; a reference stays what it was."""
+        self.cards: gpus.Cards | None = None
+        """None until the driver has answered."""
+        self.readers: tuple[CardReader, ...] = ()
+        self.problem = ""
+        """Why NVML does not answer at all; "" when it does."""
+        self.driver = ""
+        self.cpus = allocation.cpus()
+        self.cpu_seconds = 0.0
+        """CPU time of the thread itself."""
+        self.failure = ""
+        """An error of our own that ended the thread; the watched job goes on."""
+        self._env, self._clock, self._open_nvml = env, clock, open_nvml
+        self._began = self._before = clock()
+        self._waited = self._wait_before = 0.0
+        self._waits_reported = False
+        self._cpu, self._cpu_at = CpuUse(os.getpid()), float("-inf")
+        self._stopping, self._running = threading.Event(), threading.Event()
+        self._running.set()
+        self._thread = threading.Thread(target=self._run, name="gpuworkshop-watch", daemon=True)
+
+    @property
+    def watched(self) -> tuple[WatchedCard, ...]:
+        """The cards as a chart names them."""
+        found = (reader.card for reader in self.readers)
+        return tuple(WatchedCard(card.uuid, card.name, card.place, card.mig) for card in found)
+
+    @property
+    def began(self) -> float:
+        """When it started, on its clock."""
+        return self._began
+
+    @property
+    def hangs(self) -> bool:
+        """Whether it was stopped and the driver still holds it."""
+        return self._stopping.is_set() and self._thread.is_alive()
+
+    def start(self) -> None:
+        """Begin; returns at once, before the driver has answered."""
+        self._began = self._before = self._clock()
+        self._thread.start()
+
+    def pause(self) -> None:
+        """Look no more until :meth:`resume`; a look that has begun ends."""
+        self._running.clear()
+
+    def resume(self) -> None:
+        """Go on after :meth:`pause`."""
+        self._running.set()
+
+    def stop(self, patience: float = PATIENCE) -> None:
+        """Take a last look and end; after ``patience`` seconds a hanging driver is left behind. May be called twice."""
+        self._stopping.set()
+        self._running.set()
+        if self._thread.ident is not None:
+            self._thread.join(patience)
+
+    def waited(self, seconds: float) -> None:
+        """Report time that the job spent waiting for data."""
+        self._waited += seconds
+        self._waits_reported = True
+
+    @contextmanager
+    def waiting(self):
+        """Report the time of the enclosed lines as waiting for data."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.waited(time.perf_counter() - began)
+
+    @property
+    def wait_seconds(self) -> float | None:
+        """All time reported as waiting; None when nobody reported any."""
+        return self._waited if self._waits_reported else None
+
+    # The thread
+
+    def _run(self) -> None:
+        nvml = None
+        try:
+            nvml = self._open_nvml()
+            self._find(nvml)
+            due = self._clock()
+            while not self._stopping.is_set():
+                self._running.wait()
+                self.look(nvml)
+                due = max(due + self.interval, self._clock())
+                self._stopping.wait(due - self._clock())
+            self.look(nvml)
+        except Exception as error:  # a watch must never end what it watches
+            self.failure = f"{type(error).__name__}: {error}"
+        finally:
+            for reader in self.readers:
+                reader.close()
+            if nvml is not None:
+                nvml.close()
+            self.cpu_seconds = time.thread_time()
+
+    def _find(self, nvml: Nvml) -> None:
+        """The job's cards: as PyTorch has them once it runs here, else as the environment names them."""
+        seen = gpus.seen_by_torch() if _torch_runs() else None
+        self.problem = nvml.problem.words if nvml.problem else ""
+        self.cards = gpus.cards(self._env, seen, nvml)
+        self.driver = gpus.driver_version(nvml)
+        now = self._clock()
+        self.readers = tuple(CardReader(nvml, card, now) for card in self.cards.mine)
+        self._asked_torch = seen is not None
+
+    def look(self, nvml: Nvml) -> None:
+        """Take one sample."""
+        if self.cards and self.cards.unknown and not self._asked_torch and _torch_runs():
+            for reader in self.readers:
+                reader.close()
+            self._find(nvml)  # PyTorch has since said which cards are ours
+        now = self._clock()
+        seconds, self._before = now - self._before, now
+        cpu = self._cpu_share(now)
+        sample = Sample(
+            at=now - self._began,
+            cards=tuple(reader.read(now, self._cpu.members) for reader in self.readers),
+            cpu=cpu,
+            wait=self._wait_share(seconds),
+            seconds=seconds,
+        )
+        self.samples.append(sample)
+        self.samples = thinned(self.samples)
+        self.cpu_seconds = time.thread_time()
+
+    def _cpu_share(self, now: float) -> float | None:
+        """Share of the job's CPUs since about a second ago; None between two looks at them."""
+        since = now - self._cpu_at
+        if since < (LAST_LOOK if self._stopping.is_set() else LEAST_PAUSE):
+            return None
+        used, self._cpu_at = self._cpu.since(now), now
+        return used / since / self.cpus.count if used is not None else None
+
+    def _wait_share(self, seconds: float) -> float | None:
+        if not self._waits_reported or seconds <= 0:
+            return None
+        waited, self._wait_before = self._waited - self._wait_before, self._waited
+        return min(1.0, waited / seconds)
+
+
+def _torch_runs() -> bool:
+    """Whether PyTorch has a card open in this process; never wakes it."""
+    torch = sys.modules.get("torch")
+    cuda = getattr(torch, "cuda", None)
+    return bool(cuda and hasattr(cuda, "is_initialized") and cuda.is_initialized())
