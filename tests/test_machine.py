@@ -140,7 +140,10 @@ class Cuda:
     def is_available(self) -> bool:
         return True
 
-    def get_device_properties(self, device: str) -> SimpleNamespace:
+    def device_count(self) -> int:
+        return 1
+
+    def get_device_properties(self, device: int) -> SimpleNamespace:
         return SimpleNamespace(name="NVIDIA H200", uuid=self.uuid, total_memory=150 << 30, multi_processor_count=132)
 
 
@@ -150,7 +153,7 @@ def with_card(monkeypatch):
     import torch
 
     fake = Cuda()
-    for name in ("is_available", "get_device_properties"):
+    for name in ("is_available", "device_count", "get_device_properties"):
         monkeypatch.setattr(torch.cuda, name, getattr(fake, name))
     monkeypatch.setitem(sys.modules, "pynvml", None)
     return fake

@@ -1,0 +1,101 @@
+"""Which cards CUDA_VISIBLE_DEVICES leaves, of those that NVML shows. What is not certain is unknown, never guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from gpuworkshop.machine.device import Card
+from gpuworkshop.machine.shown import Physical, Shown
+from gpuworkshop.machine.visible import Visible
+
+
+class Named(msgspec.Struct, frozen=True):
+    """What the variable leaves.
+
+    ``cards``: those that it leaves for certain, numbered as CUDA numbers them where that is certain too. ``unknown``:
+    entries that name no card or could be several, and what CUDA would choose by itself. ``split``: cards in MIG mode
+    that were named as a whole, or that have no slice.
+    """
+
+    cards: tuple[Card, ...] = ()
+    unknown: tuple[str, ...] = ()
+    split: tuple[Card, ...] = ()
+
+    @property
+    def in_order(self) -> tuple[Card, ...]:
+        """The cards by CUDA's number; none where a number is not certain."""
+        certain = not self.unknown and not self.split and all(card.cuda is not None for card in self.cards)
+        return self.cards if certain else ()
+
+
+def named(node: Shown, says: Visible, env: Mapping[str, str]) -> Named:
+    """What ``says`` leaves of the cards of a node."""
+    if says.kind == "hidden":
+        return Named()
+    if says.kind == "unset":
+        return _everything(node, order_is_certain(node, env))
+    return _entries(node, says, order_is_certain(node, env))
+
+
+def order_is_certain(node: Shown, env: Mapping[str, str]) -> bool:
+    """Whether number n of CUDA is number n of NVML. By default CUDA puts the fastest card first."""
+    return not node.lost and (env.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or node.of_one_kind)
+
+
+def _everything(node: Shown, certain: bool) -> Named:
+    """What CUDA uses of its own accord: every card; one slice and no whole card, where a card is split in slices."""
+    slices = [part for physical in node.cards for part in physical.slices]
+    silent = sum(physical.silent for physical in node.cards)
+    split = tuple(physical.card for physical in node.cards if physical.split and not physical.slices)
+    if silent or len(slices) > 1:
+        return Named(unknown=(f"one of {len(slices) + silent} MIG slices",))
+    if slices:
+        return Named((_numbered(slices[0], 0),), split=split)
+    whole = [physical.card for physical in node.cards if not physical.split]
+    return Named(tuple(_numbered(card, n if certain else None) for n, card in enumerate(whole)), split=split)
+
+
+def _entries(node: Shown, says: Visible, certain: bool) -> Named:
+    """The cards of the entries, up to the first that names none: CUDA takes nothing from there on."""
+    cards: list[Card] = []
+    split: list[Card] = []
+    unknown: list[str] = []
+    taken: list[Card] = []
+    for place, entry in enumerate(says.entries):
+        found = _cards_of(node, says.kind, entry)
+        if says.kind == "numbers" and not certain and found:
+            unknown.append(entry)
+            continue
+        if len(found) != 1 or any(found[0] is card for card in taken):
+            unknown += says.entries[place:]
+            break
+        taken.append(found[0])
+        if found[0].mig or not any(physical.split and physical.card is found[0] for physical in node.cards):
+            cards.append(found[0])
+        else:
+            split.append(found[0])
+    numbered = tuple(_numbered(card, n if taken[n] is card else None) for n, card in enumerate(cards))
+    return Named(numbered, tuple(unknown), tuple(split))
+
+
+def _cards_of(node: Shown, kind: str, entry: str) -> list[Card]:
+    """Every card or slice that an entry could mean. CUDA takes the beginning of a UUID too."""
+    if kind == "numbers":
+        return [physical.card for physical in node.cards[int(entry) : int(entry) + 1]]
+    wanted = entry.lower()
+    if kind == "uuids":
+        return [p.card for p in node.cards if len(wanted) > len("gpu-") and p.card.uuid.lower().startswith(wanted)]
+    return [part for physical in node.cards for part in _slices_of(physical, wanted)]
+
+
+def _slices_of(physical: Physical, wanted: str) -> list[Card]:
+    """Slices by the beginning of their UUID, or by the whole name that older drivers gave them."""
+    pairs = zip(physical.slices, physical.instances, strict=True)
+    begins = len(wanted) > len("mig-")
+    return [part for part, name in pairs if begins and (part.uuid.lower().startswith(wanted) or name.lower() == wanted)]
+
+
+def _numbered(card: Card, cuda: int | None) -> Card:
+    return msgspec.structs.replace(card, cuda=cuda)
