@@ -34,14 +34,14 @@ def folder() -> Path:
     """The folder that is written to: `$GPUWORKSHOP_STATE`, else `$XDG_STATE_HOME/gpuworkshop`,
     else `~/.local/state/gpuworkshop`. If that one cannot be written, a temporary folder,
     which is said once on stderr. Never raises."""
-    chosen = _chosen()
-    if chosen not in _problems:
-        _problems[chosen] = ""
-        if chosen == spare_folder():
-            _say(f"There is no home folder; your progress is kept in {chosen}.")
+    meant = chosen()
+    if meant not in _problems:
+        _problems[meant] = ""
+        if meant == spare_folder():
+            _say(f"There is no home folder; your progress is kept in {meant}.")
         else:
-            _try(chosen)
-    used = spare_folder() if _problems[chosen] else chosen
+            _try(meant)
+    used = spare_folder() if _problems[meant] else meant
     with suppress(OSError):
         used.mkdir(mode=0o700, parents=True, exist_ok=True)
     return used
@@ -50,7 +50,7 @@ def folder() -> Path:
 def problem() -> str:
     """One line on why the chosen folder cannot be used, or "" if it can."""
     folder()
-    return _problems[_chosen()]
+    return _problems[chosen()]
 
 
 def write_json(name: str, value: Any) -> bool:
@@ -92,7 +92,8 @@ def read_lines(name: str) -> tuple[list[dict[str, Any]], int]:
     return records, broken
 
 
-def _chosen() -> Path:
+def chosen() -> Path:
+    """The folder that is meant, whether or not it can be written. Touches no disk."""
     with suppress(RuntimeError, OSError):  # no home, or a current folder that is gone
         if own := os.environ.get("GPUWORKSHOP_STATE"):
             return Path(own).expanduser().absolute()
@@ -101,6 +102,13 @@ def _chosen() -> Path:
             base = Path.home() / ".local" / "state"
         return base / "gpuworkshop"
     return spare_folder()
+
+
+def chosen_cache() -> Path:
+    """The folder that is meant for what can be made again: `$GPUWORKSHOP_CACHE`, else `$XDG_CACHE_HOME/gpuworkshop`,
+    else `~/.cache/gpuworkshop`. Touches no disk. Raises RuntimeError where there is no home."""
+    usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuworkshop"
+    return Path(os.environ.get("GPUWORKSHOP_CACHE") or usual)
 
 
 def spare_folder() -> Path:
@@ -114,7 +122,7 @@ def spare_folder() -> Path:
 
 
 def _places_to_read() -> list[Path]:
-    return list(dict.fromkeys((_chosen(), spare_folder())))
+    return list(dict.fromkeys((chosen(), spare_folder())))
 
 
 def _places_to_write() -> Iterator[Path]:
@@ -143,14 +151,14 @@ def _written(write: Callable[[Path, bytes], None], path: Path, data: bytes) -> b
 
 
 def _note(error: OSError) -> None:
-    chosen = _chosen()
-    if not _problems.get(chosen):
+    meant = chosen()
+    if not _problems.get(meant):
         reason = error.strerror or type(error).__name__
-        _say(f"{chosen} cannot be written ({reason}); your progress is kept in {spare_folder()} instead.")
+        _say(f"{meant} cannot be written ({reason}); your progress is kept in {spare_folder()} instead.")
 
 
 def _say(why: str) -> None:
-    _problems[_chosen()] = why
+    _problems[chosen()] = why
     with suppress(Exception):  # no stderr, or a closed one
         print(why, file=sys.stderr)
 

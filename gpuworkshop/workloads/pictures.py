@@ -60,8 +60,7 @@ class Pictures(msgspec.Struct, frozen=True):
 def cache_folder() -> Path:
     """Where written pictures are kept; the spare folder of the state when the usual place cannot be written."""
     try:
-        usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuworkshop"
-        folder = Path(os.environ.get("GPUWORKSHOP_CACHE") or usual)
+        folder = state.chosen_cache()
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             return folder
