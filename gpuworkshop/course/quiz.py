@@ -45,7 +45,16 @@ def wasted_card_minutes(cards: float, minutes: float, utilization: float) -> flo
     return cards * minutes * (100 - utilization) / 100
 
 
-COMPUTED: dict[str, Callable[..., float]] = {"wasted_share": wasted_share, "wasted_card_minutes": wasted_card_minutes}
+def with_reserve(minutes: float) -> float:
+    """Minutes to ask for when a run is expected to take ``minutes``: 20% more."""
+    return 1.2 * minutes
+
+
+COMPUTED: dict[str, Callable[..., float]] = {
+    "wasted_share": wasted_share,
+    "wasted_card_minutes": wasted_card_minutes,
+    "with_reserve": with_reserve,
+}
 """Numeric answers that are calculated from the numbers in the question."""
 
 
