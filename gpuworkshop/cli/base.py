@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 from cyclopts import App, Parameter
 
@@ -63,14 +63,15 @@ def show_json(result: Any, origin: Origin, findings: Iterable[Finding]) -> int:
     return FAILED if any(finding.level == "fail" for finding in found) else FINE
 
 
-def show_report(report: Report) -> int:
-    """Print a report in the face that suits stdout; the exit code of its findings."""
-    if sys.stdout.isatty():
+def show_report(report: Report, stream: TextIO | None = None) -> int:
+    """Print a report in the face that suits the stream, stdout if none is given; the exit code of its findings."""
+    stream = stream or sys.stdout
+    if stream.isatty():
         from rich.console import Console
 
-        Console().print(report)
+        Console(file=stream).print(report)
     else:
-        print(report)
+        print(report, file=stream)
     return FAILED if report.failed else FINE
 
 

@@ -135,10 +135,10 @@ class CardReader:
         """Whether NVML knows the card."""
         return self._handle is not None
 
-    def read(self, now: float, members: Set[int] = frozenset()) -> CardSample:
+    def read(self, now: float, members: Set[int] | None = None) -> CardSample:
         """One sample; ``now`` is a clock in seconds. A lost card is asked nothing more.
 
-        ``members`` are the processes of what is watched, to tell them from others on the card.
+        ``members`` are the processes of what is watched, to tell them from others; None: all of this user's.
         """
         if self.lost_at is not None:
             return CardSample(self.card.uuid, lost=True)

@@ -8,6 +8,9 @@ from pathlib import Path
 
 PROC = Path("/proc")
 
+TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+"""Clock ticks a second, the unit of /proc."""
+
 LEAST_PAUSE = 1.0
 """Seconds between two looks."""
 
@@ -20,7 +23,6 @@ class CpuUse:
 
     def __init__(self, root: int, proc: Path = PROC):
         self.root, self._proc = root, proc
-        self._tick = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
         self._seek_again = 0.0
         self._last: float | None = None
         self.members: set[int] = {root}
@@ -41,7 +43,7 @@ class CpuUse:
 
     def tree(self) -> set[int]:
         """The process and its living descendants."""
-        parents = {pid: found[0] for pid in self._pids() if (found := self._stat(pid)) is not None}
+        parents = {pid: found[0] for pid in self._pids() if (found := stat(pid, self._proc)) is not None}
         children: dict[int, list[int]] = {}
         for pid, parent in parents.items():
             children.setdefault(parent, []).append(pid)
@@ -60,7 +62,7 @@ class CpuUse:
 
     def _seconds(self) -> float | None:
         """CPU seconds of all members until now, with those of their children that were waited for."""
-        known = [found[1] for pid in self.members if (found := self._stat(pid)) is not None]
+        known = [found[1] for pid in self.members if (found := stat(pid, self._proc)) is not None]
         if known:
             return sum(known)
         if self._proc.exists() or self.root != os.getpid():
@@ -68,11 +70,12 @@ class CpuUse:
         used = os.times()
         return used.user + used.system + used.children_user + used.children_system
 
-    def _stat(self, pid: int) -> tuple[int, float] | None:
-        """Parent and CPU seconds of one process; None when it is gone."""
-        try:
-            with open(self._proc / str(pid) / "stat", "rb") as file:
-                words = file.read().rpartition(b")")[2].split()  # the name before it may hold anything
-            return int(words[1]), sum(map(int, words[11:15])) / self._tick
-        except (OSError, ValueError, IndexError):
-            return None
+
+def stat(pid: int, proc: Path = PROC) -> tuple[int, float] | None:
+    """Parent and CPU seconds of one process, with those of its children that were waited for; None when it is gone."""
+    try:
+        with open(proc / str(pid) / "stat", "rb") as file:
+            words = file.read().rpartition(b")")[2].split()  # the name before it may hold anything
+        return int(words[1]), sum(map(int, words[11:15])) / TICK
+    except (OSError, ValueError, IndexError):
+        return None

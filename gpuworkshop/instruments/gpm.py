@@ -60,7 +60,7 @@ class Gpm:
 
         ``now`` is a clock in seconds. Closer than :data:`GAP` to the reading before, nothing is read.
         """
-        if self.why or (self._taken is not None and now - self._taken < GAP):
+        if self.why or self._newer is None or (self._taken is not None and now - self._taken < GAP):
             return {}
         into = self._older if self._taken is None else self._newer
         if not self._sample(into):
@@ -120,7 +120,6 @@ class Gpm:
         for sample in (self._older, self._newer):
             self._nvml.ask("nvmlGpmSampleFree", sample)
         self._older = self._newer = None
-        self.why = self.why or "closed"
 
 
 def share(percent: float | None) -> float | None:

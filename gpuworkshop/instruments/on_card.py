@@ -9,13 +9,16 @@ from typing import Any, Literal
 
 import msgspec
 
+from gpuworkshop.instruments.cpu_use import PROC, stat
 from gpuworkshop.machine.nvml import Nvml
 
-PROC = Path("/proc")
+DEEPEST = 50
+"""Generations between a process and the one that it descends from."""
 
-LISTS = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
+COMPUTE, GRAPHICS = "nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"
 
-Who = Literal["mine", "mine, left over", "another's", "not visible"]
+Who = Literal["mine", "mine, left over", "another's", "display", "not visible"]
+"""Whose a process is; "display": it draws a screen and computes nothing."""
 
 
 class OnCard(msgspec.Struct, frozen=True):
@@ -40,15 +43,25 @@ class Processes:
         """All processes seen until now; None when the driver never listed any, not even an empty list."""
         return tuple(dict(self._seen).values()) if self._answered else None
 
-    def look(self, members: Set[int]) -> None:
-        """List them now; ``members`` are the process ids of what is watched. One that has just ended is skipped."""
-        listed = self._listed()
+    def look(self, members: Set[int] | None) -> None:
+        """List them now. One that has just ended is skipped.
+
+        ``members`` are the process ids of what is watched; None: all that are this user's.
+        """
+        listed = self._listed(COMPUTE)
         if listed is None:
             return
         self._answered = True
+        screens = self._listed(GRAPHICS) or {}
+        self._keep(listed, members)
+        for pid, memory in screens.items():
+            if pid not in listed:
+                self._seen[pid] = OnCard(pid, "display", self._name(pid), memory)
+
+    def _keep(self, listed: dict[int, int | None], members: Set[int] | None) -> None:
         hidden = {pid for pid in listed if not (self._proc / str(pid)).exists()}
         if hidden:
-            hidden &= set(self._listed() or ())  # still listed: not ended, but out of our sight
+            hidden &= set(self._listed(COMPUTE) or ())  # still listed: not ended, but out of our sight
         for pid, memory in listed.items():
             who = "not visible" if pid in hidden else self._whose(pid, members)
             if who is not None:
@@ -56,16 +69,14 @@ class Processes:
                 most = max((m for m in (memory, before and before.memory) if m is not None), default=None)
                 self._seen[pid] = OnCard(pid, who, self._name(pid) or (before.name if before else ""), most)
 
-    def _listed(self) -> dict[int, int | None] | None:
+    def _listed(self, function: str) -> dict[int, int | None] | None:
         """Memory by process id; None when no list can be had."""
-        answers = [self._nvml.ask(function, self._handle) for function in LISTS]
-        if answers[0] is None:  # what computes is what counts; a driver without the other list is well enough
-            return None
-        return {int(p.pid): _bytes(p.usedGpuMemory) for answer in answers for p in answer or ()}
+        answer = self._nvml.ask(function, self._handle)
+        return None if answer is None else {int(p.pid): _bytes(p.usedGpuMemory) for p in answer}
 
-    def _whose(self, pid: int, members: Set[int]) -> Who | None:
+    def _whose(self, pid: int, members: Set[int] | None) -> Who | None:
         """None for a process that has ended."""
-        if pid in members:
+        if members is not None and self._descends(pid, members):
             return "mine"
         try:
             owner = (self._proc / str(pid)).stat().st_uid
@@ -73,7 +84,18 @@ class Processes:
             return None
         if owner != os.getuid():
             return "another's"
-        return "mine" if self._same_step(pid) else "mine, left over"
+        return "mine" if members is None or self._same_step(pid) else "mine, left over"
+
+    def _descends(self, pid: int, members: Set[int]) -> bool:
+        """Whether it is one of them, or was started by one since they were listed."""
+        for _ in range(DEEPEST):
+            if pid in members:
+                return True
+            found = stat(pid, self._proc)
+            if found is None:
+                return False
+            pid = found[0]
+        return False
 
     def _same_step(self, pid: int) -> bool:
         """Whether it is a task of the very Slurm step that this process is a task of."""

@@ -36,10 +36,15 @@ class Sampler:
         self,
         interval: float = INTERVAL,
         env: Mapping[str, str] = os.environ,
+        *,
+        whole_user: bool = False,
         clock: Callable[[], float] = time.monotonic,
         open_nvml: Callable[[], Nvml] = Nvml,
     ):
-        """``interval`` in seconds; a shorter one than :data:`INTERVAL` is raised to it. ``env`` names the cards."""
+        """``interval`` in seconds; a shorter one than :data:`INTERVAL` is raised to it. ``env`` names the cards.
+
+        What is watched is this process and all that it started; with ``whole_user``, everything of this user.
+        """
         self.interval = max(INTERVAL, interval)
         self.samples: list[Sample] = []
         """Oldest first. The thread replaces the list when it merges old ones; a reference stays what it was."""
@@ -58,7 +63,7 @@ class Sampler:
         self._began = self._before = clock()
         self._waited = self._wait_before = 0.0
         self._waits_reported = False
-        self._cpu, self._cpu_at = CpuUse(os.getpid()), float("-inf")
+        self._cpu, self._cpu_at = None if whole_user else CpuUse(os.getpid()), float("-inf")
         self._stopping, self._running = threading.Event(), threading.Event()
         self._running.set()
         self._thread = threading.Thread(target=self._run, name="gpuworkshop-watch", daemon=True)
@@ -73,6 +78,11 @@ class Sampler:
     def began(self) -> float:
         """When it started, on its clock."""
         return self._began
+
+    @property
+    def over(self) -> bool:
+        """Whether no further sample comes."""
+        return self._stopping.is_set() or (self._thread.ident is not None and not self._thread.is_alive())
 
     @property
     def hangs(self) -> bool:
@@ -98,6 +108,13 @@ class Sampler:
         self._running.set()
         if self._thread.ident is not None:
             self._thread.join(patience)
+
+    def wait_for_first(self, patience: float = PATIENCE) -> bool:
+        """Wait until there is a sample; whether there is one in time."""
+        until = self._clock() + patience
+        while not self.samples and not self.over and self._clock() < until:
+            time.sleep(0.01)
+        return bool(self.samples)
 
     def waited(self, seconds: float) -> None:
         """Report time that the job spent waiting for data."""
@@ -159,10 +176,10 @@ class Sampler:
             self._find(nvml)  # PyTorch has since said which cards are ours
         now = self._clock()
         seconds, self._before = now - self._before, now
-        cpu = self._cpu_share(now)
+        cpu, members = self._cpu_share(now), self._cpu.members if self._cpu else None
         sample = Sample(
             at=now - self._began,
-            cards=tuple(reader.read(now, self._cpu.members) for reader in self.readers),
+            cards=tuple(reader.read(now, members) for reader in self.readers),
             cpu=cpu,
             wait=self._wait_share(seconds),
             seconds=seconds,
@@ -173,6 +190,8 @@ class Sampler:
 
     def _cpu_share(self, now: float) -> float | None:
         """Share of the job's CPUs since about a second ago; None between two looks at them."""
+        if self._cpu is None:
+            return None
         since = now - self._cpu_at
         if since < (LAST_LOOK if self._stopping.is_set() else LEAST_PAUSE):
             return None

@@ -27,6 +27,11 @@ class WatchedCard(msgspec.Struct, frozen=True):
     place: str
     mig: bool = False
 
+    @property
+    def label(self) -> str:
+        """The short name: cuda:0, or the card's own."""
+        return self.place.partition(" (")[0]
+
 
 class CardSample(msgspec.Struct, frozen=True):
     """One card at one moment."""

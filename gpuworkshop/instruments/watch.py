@@ -19,12 +19,14 @@ from gpuworkshop.instruments.card_reader import CardReader
 from gpuworkshop.instruments.command import CannotStart, running
 from gpuworkshop.instruments.sampler import INTERVAL, Sampler
 from gpuworkshop.instruments.samples import MEANS, CardSample, Sample, WatchedCard, mean, most, path, total
-from gpuworkshop.instruments.watch_report import report
+from gpuworkshop.instruments.watch_report import map, processes_report, report
 from gpuworkshop.instruments.watch_result import CardWatch, TorchMemory, WatchResult, findings
 from gpuworkshop.machine.conditions import Conditions, processor
 from gpuworkshop.numbers import counted
+from gpuworkshop.report import Report
+from gpuworkshop.timing import Rate, level
 
-__all__ = ["CannotStart", "Watch", "WatchResult", "findings", "report", "run"]
+__all__ = ["CannotStart", "Watch", "WatchResult", "findings", "map", "processes", "report", "run"]
 
 LONGEST_TITLE = 60
 
@@ -32,15 +34,15 @@ LONGEST_TITLE = 60
 class Watch:
     """Watches this job's cards from ``with`` to its end; ``result`` is there at any time and final after it.
 
-    ``interval`` is the time between two looks in seconds, at least 0.2: the driver has nothing new any sooner.
+    ``interval`` is the time between two looks in seconds, at least 0.2: the driver has nothing new any sooner. With
+    ``whole_user`` everything of this user counts as watched, not this process alone. Raises ValueError for no interval.
     """
 
-    def __init__(self, interval: float = INTERVAL, *, what: str = "this process", sampler: Sampler | None = None):
+    def __init__(self, interval: float = INTERVAL, *, what: str = "this process", whole_user: bool = False):
         if not interval > 0:
             raise ValueError(f"the interval must be above 0 seconds, not {interval}")
         self.what, self.asked = what, interval
-        self.sampler = sampler or Sampler(interval)
-        self._torch: dict[str, tuple[int, int]] = {}
+        self.sampler = Sampler(interval, whole_user=whole_user)
         self._final: WatchResult | None = None
 
     def __enter__(self) -> Watch:
@@ -62,13 +64,18 @@ class Watch:
         return self._final or self._seen()
 
     @property
-    def samples(self) -> list[Sample]:
-        """All samples until now, the oldest first."""
-        return list(self.sampler.samples)
+    def over(self) -> bool:
+        """Whether it has ended, so that no further sample comes."""
+        return self._final is not None
 
     @property
-    def cards(self) -> tuple[WatchedCard, ...]:
-        """The watched cards; empty until the driver has answered."""
+    def samples(self) -> list[Sample]:
+        """All samples until now, the oldest first."""
+        return self.sampler.samples
+
+    @property
+    def watched(self) -> tuple[WatchedCard, ...]:
+        """The cards; empty until the driver has answered, and where there is none."""
         return self.sampler.watched
 
     def waiting(self):
@@ -105,6 +112,7 @@ def read(sampler: Sampler, what: str, asked: float = INTERVAL) -> WatchResult:
         sampler_cpu_seconds=sampler.cpu_seconds,
         conditions=here,
         origin=here.origin,
+        busy_percent=_busy_percent(samples),
         cpu=mean((sample.cpu, sample.seconds) for sample in samples),
         wait=min(1.0, sampler.wait_seconds / seconds) if sampler.wait_seconds is not None and seconds else None,
         others=cards.others if cards else 0,
@@ -149,6 +157,15 @@ def _card(reader: CardReader, samples: Sequence[Sample], sampler: Sampler) -> Ca
         torch=_torch_memory(card.cuda, owns),
         path=path(samples, card.uuid),
     )
+
+
+def _busy_percent(samples: Sequence[Sample]) -> Rate | None:
+    """Utilization over the looks that brought a new window; where there is no card, use of the job's CPUs."""
+    readings = [own.busy for sample in samples for own in sample.cards]
+    if not any(sample.cards for sample in samples):
+        readings = [sample.cpu for sample in samples]
+    known = [100 * reading for reading in readings if reading is not None]
+    return level(known, "%") if len(known) > 1 else None
 
 
 def _busy_why(reader: CardReader) -> str:
@@ -223,6 +240,13 @@ def run(
             status = started.wait()
         left = started.left()
     return msgspec.structs.replace(watch.result, status=status, left=left)
+
+
+def processes() -> Report:
+    """Who is on this job's cards now: this process and what it started, leftovers of yours, other people's."""
+    with Watch(what="processes") as watch:
+        watch.sampler.wait_for_first()
+    return processes_report(watch.result)
 
 
 def _title(command: Sequence[str]) -> str:

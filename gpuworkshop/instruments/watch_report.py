@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gpuworkshop.figures.map import Track, two_axes
-from gpuworkshop.instruments.watch_result import CardWatch, WatchResult, findings, gib, memory, percent, watts
+from gpuworkshop.instruments.samples import CardSample, Sample, WatchedCard, mean
+from gpuworkshop.instruments.watch_result import (
+    CardWatch,
+    WatchResult,
+    findings,
+    gib,
+    memory,
+    percent,
+    process_findings,
+    watts,
+)
 from gpuworkshop.numbers import number
-from gpuworkshop.report import Report, Table
+from gpuworkshop.report import Figure, Finding, Report, Table
 
 ROWS: dict[str, Callable[[CardWatch], str]] = {
     "GPU utilization: a kernel was resident": lambda card: "n/a (MIG)" if card.card.mig else percent(card.busy),
@@ -28,9 +38,25 @@ ROWS: dict[str, Callable[[CardWatch], str]] = {
 def report(result: WatchResult) -> Report:
     """The result with its findings, tables and the recurring picture."""
     tables = (_cards(result), *filter(None, [_processes(result)])) if result.cards else ()
-    tracks = [Track(card.label, card.busy, card.memory, card.path, _why(card)) for card in result.cards]
-    pictures = (two_axes(tracks, result.origin),) if tracks else ()
+    pictures = (map(result),) if result.cards else ()
     return Report(f"Watch: {result.what}", result.origin, tuple(findings(result)), tables, pictures)
+
+
+def map(result: WatchResult) -> Figure:
+    """The two axes, utilization across and memory up, with each card's place and path."""
+    tracks = [Track(card.label, card.busy, card.memory, card.path, _why(card)) for card in result.cards]
+    return two_axes(tracks, result.origin, result.problem)
+
+
+def processes_report(result: WatchResult) -> Report:
+    """Only the processes on the cards, and what they mean."""
+    table = _processes(result)
+    found = [one for card in result.cards for one in process_findings(card)]
+    if not result.cards:
+        found.append(Finding("notice", "No card here, so no process on one", result.problem))
+    elif table is None:
+        found.append(Finding("ok", "No process was seen on this job's cards"))
+    return Report("Processes on this job's cards", result.origin, tuple(found), (table,) if table else ())
 
 
 def _why(card: CardWatch) -> str:
@@ -60,3 +86,20 @@ def _processes(result: WatchResult) -> Table | None:
     untold = sum(row[-1] == "-" for row in rows)
     caption = "processes on the cards" + (f"; the driver says no memory for {untold} of them" if untold else "")
     return Table(("process", "name", "card", "whose", "memory, the most"), tuple(rows), caption)
+
+
+def line(samples: Sequence[Sample], cards: Sequence[WatchedCard]) -> str:
+    """Some seconds of a watch in one line: "  12 s  cuda:0: busy 84%, SM 41%, memory 12% full, 310 W"."""
+    said = [_now(card, [(s, own) for s in samples for own in s.cards if own.uuid == card.uuid]) for card in cards]
+    return f"{samples[-1].at:5.0f} s  " + "  |  ".join(said)
+
+
+def _now(card: WatchedCard, seen: Sequence[tuple[Sample, CardSample]]) -> str:
+    last = seen[-1][1] if seen else CardSample(card.uuid)
+    if last.lost:
+        return f"{card.label}: does not answer"
+    busy = "n/a (MIG)" if card.mig else percent(mean((own.busy, own.covered) for _, own in seen))
+    sm = percent(mean((own.sm, sample.seconds) for sample, own in seen))
+    full = f"memory {percent(last.memory)} full"
+    power = "power n/a" if last.power is None else f"{last.power:.0f} W"
+    return f"{card.label}: busy {busy}, SM {sm}, {full}, {power}"

@@ -15,6 +15,7 @@ from gpuworkshop.machine.allocation import workers_rule
 from gpuworkshop.machine.conditions import Conditions
 from gpuworkshop.numbers import counted, number
 from gpuworkshop.report import Finding, Origin
+from gpuworkshop.timing import Rate
 
 LEAST_WINDOWS = 10
 """Distinct windows of the driver below which nothing is judged."""
@@ -98,8 +99,8 @@ class CardWatch(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """The short name: cuda:0, or the card's own."""
-        return self.card.place.partition(" (")[0]
+        """The card's short name."""
+        return self.card.label
 
     @property
     def memory(self) -> float | None:
@@ -135,6 +136,8 @@ class WatchResult(msgspec.Struct, frozen=True):
     """CPU time that the watch itself took."""
     conditions: Conditions
     origin: Origin
+    busy_percent: Rate | None = None
+    """Utilization of the cards in percent with its noise over the looks; without a card the use of the job's CPUs."""
     cpu: float | None = None
     """Mean share of the job's CPUs in use by what was watched."""
     wait: float | None = None
@@ -188,7 +191,7 @@ def _card_findings(card: CardWatch, result: WatchResult) -> Iterator[Finding]:
         yield Finding("fail", f"{card.label} stopped answering {card.lost_at:.0f} s in", card.card.uuid, fix)
     yield _verdict(card, result)
     yield from _tensor_finding(card)
-    yield from _process_findings(card)
+    yield from process_findings(card)
     yield from _memory_findings(card)
     yield from _reading_findings(card)
 
@@ -275,7 +278,8 @@ def _tensor_finding(card: CardWatch) -> Iterator[Finding]:
         )
 
 
-def _process_findings(card: CardWatch) -> Iterator[Finding]:
+def process_findings(card: CardWatch) -> Iterator[Finding]:
+    """Whose processes are on the card, besides what was watched."""
     for process in card.shared:
         holds = f"{gib(process.memory)} on {card.label}" if process.memory is not None else f"on {card.label}"
         name = f" ({process.name})" if process.name else ""
