@@ -258,6 +258,12 @@ def durations(seconds: Sequence[float]) -> Rate:
     return Rate(value, value * math.exp(-half), value * math.exp(half), len(seconds), "s")
 
 
+def level(readings: Sequence[float], unit: str) -> Rate:
+    """The mean of a quantity that was read several times, in ``unit``, with its 95% interval."""
+    mean, half = _mean_and_half_width(readings)
+    return Rate(mean, mean - half, mean + half, len(readings), unit)
+
+
 def _verdict(ratio: float, low: float, high: float) -> Verdict:
     if not math.isfinite(low) or not math.isfinite(high):
         return "unknown"

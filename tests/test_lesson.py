@@ -7,7 +7,9 @@ import pytest
 
 from gpuworkshop.child import Progress
 from gpuworkshop.course import lesson
+from gpuworkshop.instruments.samples import WatchedCard
 from gpuworkshop.instruments.starve import StarveResult
+from gpuworkshop.instruments.watch_result import CardWatch, WatchResult
 from gpuworkshop.machine.conditions import Conditions
 from gpuworkshop.timing import Comparison, Rate
 
@@ -70,6 +72,15 @@ def test_a_chapter_without_a_training_run_counts_what_it_holds() -> None:
     chapter = three_minutes_of_six()
     text = str(chapter.cost(Looked(seen("cuda:0").conditions)))
     assert "Used: 6.0 card-minutes, 3.0 of them for measuring" in text and "naive start" not in text
+
+
+@pytest.mark.parametrize("busy", [0.25, None])
+def test_a_watched_run_says_what_an_hour_of_it_wastes(busy: float | None) -> None:
+    here = seen("cuda:0").conditions
+    card = CardWatch(WatchedCard("GPU-0", "A Card", "cuda:0"), busy=busy, seconds=4.0)
+    watch = WatchResult("a run", 4.0, (card,), 0.2, 20, 0.01, here, here.origin)
+    text = str(three_minutes_of_six().cost(watch))
+    assert ("busy 25% of the time" in text and "45 card-minutes are wasted" in text) is (busy is not None)
 
 
 class Looked(msgspec.Struct):

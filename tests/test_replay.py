@@ -11,7 +11,10 @@ import msgspec
 import pytest
 
 from gpuworkshop.course import replay
+from gpuworkshop.course.demos import DemoResult, Seen
+from gpuworkshop.instruments.samples import WatchedCard
 from gpuworkshop.instruments.starve import StarveResult, SweepPoint, SweepResult
+from gpuworkshop.instruments.watch_result import CardWatch, WatchResult
 from gpuworkshop.loop.climb import LoopResult
 from gpuworkshop.loop.ledger import Record
 from gpuworkshop.machine.conditions import Conditions
@@ -66,7 +69,22 @@ def climbed() -> LoopResult:
     )  # fmt: skip
 
 
-RESULTS = {"starve": starved, "sweep": swept, "loop": climbed}
+def seen() -> WatchResult:
+    card = CardWatch(WatchedCard("GPU-0", "NVIDIA Test Card", "cuda:0"), busy=0.12, windows=20, seconds=4.0)
+    return WatchResult("python train.py", 4.0, (card,), 0.2, 20, 0.01, CARD, CARD.origin)
+
+
+def demonstrated() -> DemoResult:
+    kinds = (Seen("one thread", 0.99, 0.005), Seen("FP32", 1.0, 0.9), Seen("BF16", 1.0, 0.8))
+    return DemoResult("resnet50", kinds, rate(2000), rate(4000), comparison(2), CARD, CARD.origin)
+
+
+RESULTS = {"starve": starved, "sweep": swept, "loop": climbed, "watch": seen, "busy": demonstrated}
+
+
+def test_everything_that_can_be_recorded_is_tested_and_can_be_shown() -> None:
+    assert set(RESULTS) == set(replay.KINDS)
+    assert set(replay.REPORTS) == set(replay.KINDS.values())
 
 
 def recording(of: Any, **changes: Any) -> bytes:

@@ -262,6 +262,13 @@ def test_a_comparison_the_other_way_round_is_its_mirror(logs: list[float]) -> No
     assert there.smallest >= 0.03
 
 
+def test_a_level_is_the_plain_mean_and_wider_where_its_readings_scatter() -> None:
+    steady, loose = timing.level([0.0, 10.0, 5.0], "%"), timing.level([-90.0, 100.0, 5.0], "%")
+    assert (steady.value, steady.n, steady.unit) == (5.0, 3, "%") and loose.value == 5.0
+    assert loose.high - loose.low > steady.high - steady.low > 0
+    assert math.isinf(timing.level([5.0], "%").high)
+
+
 def test_a_duration_is_the_middle_of_its_times_and_wider_where_they_scatter() -> None:
     steady, loose = timing.durations([2.0, 2.1, 2.2]), timing.durations([1.0, 2.1, 4.41])
     for measured in (steady, loose):

@@ -17,6 +17,7 @@ from typing import Protocol
 from gpuworkshop.child import Bar, Progress
 from gpuworkshop.course.faces import Note
 from gpuworkshop.instruments.starve import StarveResult
+from gpuworkshop.instruments.watch_result import WatchResult
 from gpuworkshop.machine import allocation, gpus
 from gpuworkshop.machine.conditions import Conditions, conditions, processor
 from gpuworkshop.report import Finding, Origin, Report
@@ -74,6 +75,8 @@ class Lesson:
         found = [*(_card_cost(held, measured) if card else _cpu_cost(where, held, measured))]
         if isinstance(seen, StarveResult):
             found.append(_naive(seen))
+        if isinstance(seen, WatchResult) and seen.busy is not None:
+            found.append(_unused(seen.busy))
         return Report("What this chapter cost", where.origin, tuple(found))
 
 
@@ -101,6 +104,11 @@ def _cpu_cost(where: Conditions, held: float, measured: float) -> Iterator[Findi
 def _naive(seen: StarveResult) -> Finding:
     title = f"At the naive start {seen.wait_share:.0%} of the time is {seen.wait_name}"
     return Finding("notice", title, f"of an hour of that run {60 * seen.wait_share:.0f} minutes are lost")
+
+
+def _unused(busy: float) -> Finding:
+    title = f"In the watched run the card was busy {busy:.0%} of the time"
+    return Finding("notice", title, f"of an hour of that run {60 * (1 - busy):.0f} card-minutes are wasted")
 
 
 def effect(what: str, comparison: Comparison | None, instead: str = PLANTED) -> Note:

@@ -6,22 +6,41 @@ it change when it is loaded, from "measured here" to "recorded on".
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from gpuworkshop.course import demos
+from gpuworkshop.course.demos import DemoResult
 from gpuworkshop.course.faces import Note
-from gpuworkshop.instruments import starve
+from gpuworkshop.instruments import starve, watch
 from gpuworkshop.instruments.starve import StarveResult, SweepResult
+from gpuworkshop.instruments.watch import WatchResult
 from gpuworkshop.loop import climb
 from gpuworkshop.loop.climb import LoopResult
 from gpuworkshop.report import Figure, Finding, Origin, Report
 
 FOLDER = Path(__file__).parent / "recordings"
-Result = StarveResult | SweepResult | LoopResult
-KINDS: dict[str, type[Result]] = {"starve": StarveResult, "sweep": SweepResult, "loop": LoopResult}
+Result = StarveResult | SweepResult | LoopResult | WatchResult | DemoResult
+KINDS: dict[str, type[Result]] = {
+    "starve": StarveResult,
+    "sweep": SweepResult,
+    "loop": LoopResult,
+    "watch": WatchResult,
+    "busy": DemoResult,
+}
 """What can be recorded, and the type of its result."""
+
+REPORTS: dict[type[Result], Callable[[Any], Report]] = {
+    StarveResult: starve.report,
+    SweepResult: starve.report,
+    LoopResult: climb.report,
+    WatchResult: watch.report,
+    DemoResult: demos.report,
+}
+"""What shows a result."""
 
 
 class Recording(msgspec.Struct, frozen=True, order=True):
@@ -46,7 +65,7 @@ def available(folder: Path = FOLDER) -> list[Recording]:
 
 
 def load(what: str, card: str | None = None, folder: Path = FOLDER) -> Result | None:
-    """The recording of ``what`` ("starve", "sweep" or "loop") on ``card``; the newest if no card is named.
+    """The recording of ``what`` (one of :data:`KINDS`) on ``card``; the newest if no card is named.
 
     None if there is none. KeyError for any other ``what``. ValueError, with the name of the file, for a file
     that is broken or is none of the kit's.
@@ -63,7 +82,7 @@ def show(what: str, card: str | None = None, folder: Path = FOLDER) -> Report | 
     if result is None:
         where = f" on {card}" if card else ""
         return Note("No recording", text=(f"This version of the kit has no recording of `{what}`{where}.",))
-    return climb.report(result) if isinstance(result, LoopResult) else starve.report(result)
+    return REPORTS[type(result)](result)
 
 
 def picture(what: str, card: str | None = None, folder: Path = FOLDER) -> Figure | Note:

@@ -1,0 +1,57 @@
+"""What a chapter takes from a watch: how busy it was as one number with its noise, and who was on the card."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from gpuworkshop.course.faces import Note
+from gpuworkshop.instruments.samples import Sample, mean
+from gpuworkshop.instruments.watch_result import WatchResult, gib, percent
+from gpuworkshop.report import Finding, Report, Table
+from gpuworkshop.timing import Rate, level
+
+
+def busy(samples: Sequence[Sample]) -> Rate | None:
+    """GPU utilization in percent, over the looks that brought a new window; where there is no card, the share of the
+    job's CPUs in use. None when neither was read, and on a card whose driver does not tell it."""
+    cards = any(sample.cards for sample in samples)
+    if cards:
+        readings = [card.busy for sample in samples for card in sample.cards if card.busy is not None]
+    else:
+        readings = [sample.cpu for sample in samples if sample.cpu is not None]
+    return level([100 * reading for reading in readings], "%") if readings else None
+
+
+def side_by_side(runs: Mapping[str, WatchResult]) -> Report:
+    """What was seen of several runs, one column each; of several cards the mean."""
+    rows = tuple((name, *(say(run) for run in runs.values())) for name, say in ROWS.items())
+    told = tuple(row for row in rows if any(cell != "n/a" for cell in row[1:]))
+    origin = next(iter(runs.values())).origin
+    return Report("Side by side", origin, tables=(Table(("", *runs), told),))
+
+
+def _memory(run: WatchResult) -> float | None:
+    return mean((card.memory, 1) for card in run.cards)
+
+
+ROWS: dict[str, Callable[[WatchResult], str]] = {
+    "GPU utilization": lambda run: percent(run.busy),
+    "SM activity": lambda run: percent(mean((card.sm, card.seconds) for card in run.cards)),
+    "GPU memory, the most": lambda run: percent(_memory(run)),
+    "CPUs of this session in use": lambda run: percent(run.cpu),
+    "loader wait, as the host saw it": lambda run: percent(run.wait),
+}
+"""What is set side by side."""
+
+
+def processes(result: WatchResult | None) -> Report | Note:
+    """Who was on the watched cards: pid, name, whose it is, memory. A note where there was no card."""
+    if result is None or not result.cards:
+        return Note("No card was watched", text=("So there is no process on one. On a card this is a table of them.",))
+    seen = [(card.label, one) for card in result.cards for one in card.processes or ()]
+    rows = tuple((str(one.pid), one.name or "n/a", label, one.who, gib(one.memory)) for label, one in seen)
+    untold = any(card.processes is None for card in result.cards)
+    title = "The driver does not say who is on the card" if untold else "Nobody was seen on the card"
+    none = Finding("unknown" if untold else "ok", title)
+    table = Table(("process", "name", "card", "whose", "memory, the most"), rows)
+    return Report("On the card", result.origin, () if rows else (none,), (table,) if rows else ())

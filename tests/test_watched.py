@@ -1,0 +1,71 @@
+"""What a chapter takes from a watch: one number with its noise, runs side by side, and who was on the card."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gpuworkshop.course import watched
+from gpuworkshop.course.faces import Note
+from gpuworkshop.instruments.samples import CardSample, Sample, WatchedCard
+from gpuworkshop.instruments.watch_result import CardWatch, OnCard, WatchResult
+from gpuworkshop.machine.conditions import Conditions
+
+HERE = Conditions("cuda:0", "A Card", "GPU-0", "1.0", 8, "affinity", 8, "3.11", "2.11", "0.1", "2026-12-01")
+CARD = CardWatch(WatchedCard("GPU-0", "A Card", "cuda:0"), busy=0.12, windows=20, sm=0.05, seconds=4.0)
+
+
+def result(*cards: CardWatch, **facts: float) -> WatchResult:
+    return WatchResult("a run", 4.0, cards, 0.2, 20, 0.01, HERE, HERE.origin, **facts)
+
+
+def samples(*busy: float | None, cpu: float | None = 0.5) -> list[Sample]:
+    return [Sample(0.2 * place, (CardSample("GPU-0", busy=one),), cpu=cpu) for place, one in enumerate(busy)]
+
+
+def test_utilization_is_the_mean_of_what_was_read_in_percent() -> None:
+    rate = watched.busy(samples(0.0, None, 0.5, 1.0, None))
+    assert (rate.value, rate.n, rate.unit) == (50.0, 3, "%")
+    assert rate.low < 50 < rate.high
+
+
+def test_without_a_card_it_is_the_share_of_the_cpus() -> None:
+    rate = watched.busy([Sample(float(place), cpu=cpu) for place, cpu in enumerate((None, 0.4, 0.6))])
+    assert rate.value == pytest.approx(50) and rate.n == 2
+
+
+def test_what_the_driver_does_not_tell_is_not_replaced_by_the_cpus() -> None:
+    assert watched.busy(samples(None, None)) is None
+    assert watched.busy([]) is None and watched.busy([Sample(0.2)]) is None
+
+
+def test_runs_stand_side_by_side_and_what_neither_knows_is_left_out() -> None:
+    full = msgspec.structs.replace(CARD, busy=0.97, sm=None, memory_used=3, memory_total=4)
+    report = watched.side_by_side({"one": result(CARD, wait=0.9), "two": result(full)})
+    rows = {row[0]: row[1:] for row in report.tables[0].rows}
+    assert rows["GPU utilization"] == ("12%", "97%")
+    assert rows["SM activity"] == ("5.0%", "n/a")
+    assert rows["GPU memory, the most"] == ("n/a", "75%")
+    assert rows["loader wait, as the host saw it"] == ("90%", "n/a")
+    assert "CPUs of this session in use" not in rows and report.origin == HERE.origin
+
+
+def test_who_is_on_the_card_is_a_table() -> None:
+    mine, other = OnCard(7, "mine", "python", 2**30), OnCard(9, "another's")
+    report = watched.processes(result(msgspec.structs.replace(CARD, processes=(mine, other))))
+    assert report.tables[0].rows == (
+        ("7", "python", "cuda:0", "mine", "1.0 GiB"),
+        ("9", "n/a", "cuda:0", "another's", "n/a"),
+    )
+    assert report.findings == ()
+
+
+def test_nobody_on_the_card_is_not_the_same_as_not_told() -> None:
+    nobody, untold = (watched.processes(result(msgspec.structs.replace(CARD, processes=p))) for p in ((), None))
+    assert (nobody.findings[0].level, untold.findings[0].level) == ("ok", "unknown")
+    assert nobody.tables == untold.tables == ()
+
+
+@pytest.mark.parametrize("seen", [None, result()])
+def test_without_a_card_there_is_a_note(seen: WatchResult | None) -> None:
+    assert isinstance(watched.processes(seen), Note)
