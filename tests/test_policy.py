@@ -30,9 +30,16 @@ def test_a_site_that_cancels_nothing_is_no_warning() -> None:
 
 
 def test_what_nobody_stated_is_unknown_and_says_whom_to_ask() -> None:
-    assert "? unknown Nobody stated what Somewhere does with an idle job ask the people who run the site" in told()
+    nobody = "? unknown Idle jobs on Somewhere: nobody stated what happens to them ask the people who run the site"
+    assert nobody in told()
     text = told(cancels=True, ask="After how many minutes?")
     assert "? unknown After how many minutes? ask the people who run the site" in text and "after" not in text
+
+
+def test_where_nothing_is_known_there_is_an_example_with_its_source() -> None:
+    example = site.load(policy.EXAMPLE)
+    assert f"An example, from {example.name}: {example.idle.says}" in told()
+    assert f"claimed by {' '.join(example.source_of(example.idle).split())[:40]}" in told()
 
 
 def test_the_site_of_the_course_has_its_own_words_and_source() -> None:

@@ -9,6 +9,8 @@ from gpuworkshop.cluster.facts import Idle
 from gpuworkshop.cluster.site import Site, SiteError
 from gpuworkshop.report import Finding, Origin, Report, Table
 
+EXAMPLE = "aicr"
+"""The site for which the course is made first."""
 TITLE = "A card that is held and idle"
 
 
@@ -18,17 +20,24 @@ def idle(here: Site | None = None) -> Report:
         here = here or site.load()
     except SiteError as error:
         return Report(TITLE, Origin("claimed by", "no site file"), (Finding("unknown", str(error)),))
+    if here.idle.cancels is None:
+        return _unknown(here)
     advice = tuple((one,) for one in here.idle.advice)
     table = (Table((f"what {here.name} advises",), advice),) if advice else ()
     origin = Origin("claimed by", here.source_of(here.idle))
-    return Report(TITLE, origin, (*_findings(here.idle, here), _never_busy()), table)
+    return Report(TITLE, origin, (*_known(here.idle, here), _never_busy()), table)
 
 
-def _findings(policy: Idle, here: Site) -> Iterator[Finding]:
+def _unknown(here: Site) -> Report:
+    """Nobody stated what happens here; so what is stated of the site for which the course is made, as an example."""
+    nobody = Finding("unknown", f"Idle jobs on {here.name}: nobody stated what happens to them", _whom(here))
+    other = site.load(EXAMPLE)
+    example = Finding("notice", f"An example, from {other.name}: {other.idle.says}")
+    return Report(TITLE, Origin("claimed by", other.source_of(other.idle)), (nobody, example, _never_busy()))
+
+
+def _known(policy: Idle, here: Site) -> Iterator[Finding]:
     """What happens, and what is not known of it."""
-    if policy.cancels is None:
-        yield Finding("unknown", f"Nobody stated what {here.name} does with an idle job", _whom(here))
-        return
     does = policy.says or ("Idle jobs are canceled." if policy.cancels else "Idle jobs are not canceled.")
     yield Finding("warning" if policy.cancels else "ok", f"{here.name}: {does}", _when(policy))
     if policy.cancels and policy.ask:
