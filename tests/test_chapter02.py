@@ -51,7 +51,6 @@ def known(readings: list) -> dict:
 
 AVERAGE_WRONG = {
     "no-function": 50.0,
-    "no-return": lambda readings: None,
     "no-number": lambda readings: "50%",
     "raised": own_error,
     "na-added": of(lambda readings: list(dict(readings).values())),
@@ -104,6 +103,12 @@ def test_each_case_catches_its_mistake() -> None:
         assert caught - {"as-a-share"} or place == 0
     for name, slip in chapter02.SLIPS.items():
         assert any(slip(readings) != right_mean(list(readings)) for readings in chapter02.CASES), name
+
+
+@pytest.mark.parametrize("stub", [..., lambda readings: ..., lambda readings: None])
+def test_a_mean_that_is_not_there_yet_is_no_try(stub: Any) -> None:
+    assert "Not attempted yet" in str(exercise.open(CHAPTER, "average").check(stub))
+    assert progress.tally(CHAPTER, "exercise", "average") == progress.Tally()
 
 
 RIGHT = {
