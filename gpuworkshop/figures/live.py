@@ -12,6 +12,9 @@ _LEFT, _RIGHT, _WORDS, _METER = 40, 400, 408, 560  # the plot's sides, its value
 _TOP, _HIGH, _STEP = 22, 52, 88  # from a row's title to its plot, the plot's height, from row to row
 _APART = 15  # between the values of two lines that end at the same height
 
+AT_ONCE = 1.0
+"""Seconds; a shorter pause is no idling: the driver's windows are up to 1 s long."""
+
 Point = tuple[float, float | None]
 """Seconds before now, and a share from 0 to 1; None: nothing was read, the line has a gap."""
 
@@ -57,14 +60,14 @@ class Meter(msgspec.Struct, frozen=True):
         """The headline: "busy", "idle 3 min 12 s"."""
         if self.idle is None:
             return "idle time n/a"
-        if self.idle <= 0:
+        if self.idle < AT_ONCE:
             return "busy"
         return f"idle {duration(self.idle)}{' or more' if self.since_start else ''}"
 
     @property
     def countdown(self) -> str:
         """When an idle job would be canceled; "" when that cannot be said."""
-        if self.limit is None or not self.idle:
+        if self.limit is None or self.idle is None or self.idle < AT_ONCE:
             return ""
         left = self.limit - self.idle
         return f"canceled in {duration(left)}{' or less' if self.since_start else ''}" if left > 0 else "canceled now"
@@ -73,8 +76,8 @@ class Meter(msgspec.Struct, frozen=True):
     def minutes(self) -> tuple[str, str]:
         """The card-minutes held, and those of them in which a kernel ran."""
         share = f" ({self.used / self.held:.0%})" if self.used is not None and self.held > 0 else ""
-        used = "n/a" if self.used is None else f"{self.used:.1f}"
-        return f"held {self.held:.1f} card-minutes", f"used {used}{share}"
+        used = "n/a" if self.used is None else f"{self.used:.2f}"
+        return f"held {self.held:.2f} card-minutes", f"used {used}{share}"
 
 
 def live_strip(rows: Sequence[Row], meter: Meter | None, origin: Origin, stamp: str, seconds: float = 60) -> Figure:
