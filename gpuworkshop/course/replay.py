@@ -15,19 +15,21 @@ import msgspec
 from gpuworkshop.course import demos
 from gpuworkshop.course.demos import DemoResult
 from gpuworkshop.course.faces import Note
-from gpuworkshop.instruments import starve, watch
+from gpuworkshop.instruments import starve, verify, watch
 from gpuworkshop.instruments.starve import StarveResult, SweepResult
+from gpuworkshop.instruments.verify_result import VerifyResult
 from gpuworkshop.instruments.watch import WatchResult
 from gpuworkshop.loop import climb
 from gpuworkshop.loop.climb import LoopResult
 from gpuworkshop.report import Figure, Finding, Origin, Report
 
 FOLDER = Path(__file__).parent / "recordings"
-Result = StarveResult | SweepResult | LoopResult | WatchResult | DemoResult
+Result = StarveResult | SweepResult | LoopResult | VerifyResult | WatchResult | DemoResult
 KINDS: dict[str, type[Result]] = {
     "starve": StarveResult,
     "sweep": SweepResult,
     "loop": LoopResult,
+    "verify": VerifyResult,
     "watch": WatchResult,
     "busy": DemoResult,
 }
@@ -37,6 +39,7 @@ REPORTS: dict[type[Result], Callable[[Any], Report]] = {
     StarveResult: starve.report,
     SweepResult: starve.report,
     LoopResult: climb.report,
+    VerifyResult: verify.report,
     WatchResult: watch.report,
     DemoResult: demos.report,
 }
