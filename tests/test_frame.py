@@ -96,9 +96,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
         yield opened
 
 
-def test_the_wheel_carries_the_whole_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
-    package = ROOT / "gpuworkshop"
+def test_the_wheel_carries_the_package_and_the_notebooks_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+    package, notebooks = ROOT / "gpuworkshop", ROOT / "notebooks"
     ours = {path.relative_to(ROOT).as_posix() for path in committed() if package in path.parents}
+    ours |= {f"gpuworkshop/course/notebooks/{path.name}" for path in committed() if path.parent == notebooks}
+    assert any(name.endswith(".ipynb") for name in ours)
     shipped = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert "gpuworkshop/figures/page.css" in shipped
     assert shipped == ours

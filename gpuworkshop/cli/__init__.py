@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from cyclopts import CycloptsError
 
-from gpuworkshop.cli import measure, site, watch  # noqa: F401  registers their verbs
+from gpuworkshop.cli import measure, site, start, verify, watch  # noqa: F401  registers their verbs
 from gpuworkshop.cli.base import BAD_INPUT, FAILED, FINE, INTERRUPTED, BadInput, app
 
 __all__ = ["app", "main"]
