@@ -1,4 +1,4 @@
-"""The verbs that measure a built-in training job: starve and loop, and the flags that say which job and where."""
+"""The verbs that measure a built-in training job: starve, profile and loop; and the flags that say which job."""
 
 import shlex
 from dataclasses import dataclass
@@ -112,6 +112,40 @@ def starve(*, sweep: Switch = False, settings: Settings = Settings(), where: Whe
     job = where.job()
     measure = instrument.run_sweep if sweep else instrument.run
     result = measure(settings.config(job), job, **where.how("starve"))
+    return show(instrument, result, where.as_json)
+
+
+@app.command
+def profile(
+    trace: str | None = None,
+    /,
+    *,
+    steps: int = 20,
+    keep: Annotated[str | None, Parameter(show_default=False)] = None,
+    settings: Settings = Settings(),
+    where: Where = Where(),
+) -> int:
+    """Where does the time of 20 steps go? On the card, on the host, in copies, in gaps.
+
+    Parameters
+    ----------
+    trace
+        A trace file of PyTorch's profiler, from any job: read it instead of profiling.
+    steps
+        Steps to profile.
+    keep
+        Where to keep the trace, gzipped. Not given: in your state folder, where the newest five stay.
+    """
+    from gpuworkshop.instruments import profile as instrument
+
+    if trace is not None:
+        with bad_input():
+            result = instrument.read(trace)
+    else:
+        job = where.job()
+        config, how = settings.config(job), where.how("profile")
+        with bad_input(kind=instrument.CannotProfile):
+            result = instrument.run(config, job, steps=steps, trace_file=keep, **how)
     return show(instrument, result, where.as_json)
 
 

@@ -20,6 +20,7 @@ COLORS = {  # Okabe-Ito; the same color for the same thing in every picture
     "compute": "#009E73",
     "wait": "#D55E00",
     "slowed": "#0072B2",
+    "communication": "#CC79A7",
     "other": "#999999",
 }
 

@@ -38,6 +38,16 @@ def gaps(covered: Intervals) -> Intervals:
     return Intervals(covered.end[:-1], covered.start[1:])
 
 
+def without(a: Intervals, b: Intervals) -> Intervals:
+    """The times of ``a`` that are not in ``b``."""
+    if not len(a.start) or not len(b.start):
+        return a
+    edges = np.unique(np.concatenate([*a, *b]))
+    pieces = Intervals(edges[:-1], edges[1:])
+    kept = (overlap(pieces, a) > 0) & (overlap(pieces, b) <= 0)
+    return union(pieces.start[kept], pieces.end[kept])
+
+
 def overlap(a: Intervals, b: Intervals) -> np.ndarray:
     """For each interval of ``a``, how many microseconds of it lie in ``b``."""
     return covered_until(b, a.end) - covered_until(b, a.start)

@@ -7,7 +7,6 @@ file gives the events before the tear, and says so.
 
 from __future__ import annotations
 
-import gzip
 import re
 import zlib
 from collections.abc import Iterator
@@ -111,15 +110,17 @@ class NoTrace(ValueError):
 
 
 def read(file: str | Path) -> Trace:
-    """Read a trace file. NoTrace for one that is none, OSError for one that cannot be opened."""
+    """Read a trace file. NoTrace for one that cannot be opened or is none."""
     file = Path(file)
-    pieces = _Pieces(file)
-    columns = _Columns()
-    for events in pieces:
-        columns.take(events)
-        if columns.full:
-            pieces.notes.append(f"only the first {MOST_EVENTS:,} events were read")
-            break
+    pieces, columns = _Pieces(file), _Columns()
+    try:
+        for events in pieces:
+            columns.take(events)
+            if columns.full:
+                pieces.notes.append(f"only the first {MOST_EVENTS:,} events were read")
+                break
+    except OSError as error:
+        raise NoTrace(f"{file}: {error.strerror or error}") from None
     if not len(columns):
         raise NoTrace(f"{file}: {pieces.emptiness()}")
     host, device = columns.tables()
@@ -194,15 +195,13 @@ class _Pieces:
             return "not a trace: no traceEvents in it"
         return "no events of PyTorch in it" + (", and it ends in the middle" if self._torn else "")
 
-    def _more(self, text: BinaryIO) -> bytes:
-        try:
-            piece = text.read(PIECE)
-        except (EOFError, zlib.error, gzip.BadGzipFile):
-            self._torn, piece = True, b""
+    def _more(self, text: BinaryIO | _Unpacked) -> bytes:
+        piece = text.read(PIECE)
         self.text_bytes += len(piece)
+        self._torn = self._torn or getattr(text, "torn", False)
         return piece
 
-    def _begin(self, text: BinaryIO) -> bytes:
+    def _begin(self, text: BinaryIO | _Unpacked) -> bytes:
         """Read as far as the events begin; what was read behind that point."""
         first = self._more(text)
         if first.lstrip()[:1] == b"[":
@@ -246,14 +245,15 @@ class _Pieces:
         whole = b"[" + text + b"]"
         try:
             return _EVENTS.decode(whole)
-        except msgspec.ValidationError:
+        except msgspec.DecodeError:
             pass
-        except msgspec.DecodeError:
-            whole = _NO_NUMBER.sub(b":null", whole)  # Kineto writes inf and nan, which are no JSON
-        try:
-            return [event for raw in _RAW.decode(whole) if (event := self._one(raw)) is not None]
-        except msgspec.DecodeError:
-            return None
+        for written in (whole, _NO_NUMBER.sub(b":null", whole)):  # Kineto writes inf and nan, which are no JSON
+            try:
+                raw = _RAW.decode(written)
+            except msgspec.DecodeError:
+                continue
+            return [event for each in raw if (event := self._one(each)) is not None]
+        return None
 
     def _one(self, raw: msgspec.Raw) -> _Event | None:
         try:
@@ -263,11 +263,45 @@ class _Pieces:
             return None
 
 
-def _open(file: Path) -> BinaryIO:
+def _open(file: Path) -> BinaryIO | _Unpacked:
     """The text of a file, unpacked if it is gzipped, whatever its name says."""
-    with file.open("rb") as raw:
-        packed = raw.read(2) == b"\x1f\x8b"
-    return gzip.open(file) if packed else file.open("rb")
+    raw = file.open("rb")
+    packed = raw.read(2) == b"\x1f\x8b"
+    raw.seek(0)
+    return _Unpacked(raw) if packed else raw
+
+
+class _Unpacked:
+    """A gzipped file that gives all that stands before a tear, where the gzip module keeps back the last piece."""
+
+    def __init__(self, raw: BinaryIO):
+        self._raw, self._unpack, self.torn = raw, _gunzip(), False
+
+    def read(self, size: int) -> bytes:
+        """At least ``size`` bytes while there are as many."""
+        found: list[bytes] = []
+        while size > 0 and not self.torn and (packed := self._unpack.unused_data or self._raw.read(2**16)):
+            if self._unpack.eof:  # another part begins
+                self._unpack = _gunzip()
+            try:
+                found.append(self._unpack.decompress(packed))
+            except zlib.error:
+                self.torn = True
+                break
+            size -= len(found[-1])
+        if size > 0 and not self._unpack.eof:
+            self.torn = True
+        return b"".join(found)
+
+    def __enter__(self) -> _Unpacked:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._raw.close()
+
+
+def _gunzip() -> Any:
+    return zlib.decompressobj(wbits=31)
 
 
 def _last(pattern: re.Pattern, text: bytes) -> Iterator[re.Match]:

@@ -131,7 +131,7 @@ def sums(trace: Trace, rows: int = 30) -> TraceSums:
     launch = launched_by(trace)
     names = np.array(trace.names, dtype=object)
     is_call = host.kind == CALL
-    waits = _waits(trace, is_call)
+    waits = waits_for_card(trace)
     kernels = device.where(device.kind == KERNEL)
     steps = _starting(trace, STEP) & np.isin(host.kind, (LABEL, OP))
     loader = _starting(trace, LOADER) & nesting.outermost
@@ -187,9 +187,9 @@ def _chosen(trace: Trace, rows: Iterable[int]) -> np.ndarray:
     return np.isin(trace.host.name, np.fromiter(rows, dtype=np.int32))
 
 
-def _waits(trace: Trace, is_call: np.ndarray) -> np.ndarray:
-    """Calls that wait for the card, without the profiler's own last one, behind everything else."""
-    waits = is_call & _holding(trace, SYNCHRONIZES)
+def waits_for_card(trace: Trace) -> np.ndarray:
+    """Which host events wait for the card; without the profiler's own last one, behind all steps."""
+    waits = (trace.host.kind == CALL) & _holding(trace, SYNCHRONIZES)
     rows = np.flatnonzero(waits)
     steps = np.flatnonzero(_starting(trace, STEP))
     if len(rows) and len(steps):
@@ -230,24 +230,27 @@ def _idle_causes(
 ) -> dict[str, float]:
     """Microseconds of the gaps, by what the host did before it launched the work that ends them.
 
-    A gap belongs to the card itself from the moment the host made that launch. Before it, what lies inside the loader
-    is the loader's, and the rest is a synchronization's if the host was waiting for the card when the gap began.
+    A gap belongs to the card itself if that launch was made before it began. Else the host was late: what lies inside
+    the loader is the loader's, and the rest is a synchronization's if the host was waiting for the card when the gap
+    began.
     """
     idle = gaps(busy)
     device, host = trace.device, trace.host
     rows = np.flatnonzero(work)
     ends_gap = rows[np.searchsorted(device.start[rows], idle.end)]
     call = launch[ends_gap]
-    launched = np.where(call >= 0, host.start[call], idle.end)
-    late = Intervals(idle.start, np.clip(launched, idle.start, idle.end))
-    in_loader = overlap(late, _union(host, loader))
+    long = idle.end - idle.start
+    launched = np.full(len(call), np.inf)
+    launched[call >= 0] = host.start[call[call >= 0]]
+    late = launched > idle.start
+    in_loader = np.where(late, overlap(idle, _union(host, loader)), 0.0)
+    rest = np.where(late, long - in_loader, 0.0)
     waited = _inside(_union(host, waits), idle.start)
-    rest = (late.end - late.start) - in_loader
     return {
         "loader": float(in_loader.sum()),
         "synchronizing": float(rest[waited].sum()),
         "launching": float(rest[~waited].sum()),
-        "card_itself": float((idle.end - late.end).sum()),
+        "card_itself": float(long[~late].sum()),
     }
 
 

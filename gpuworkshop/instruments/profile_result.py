@@ -1,0 +1,336 @@
+"""What a profile says and what it means: the result, the four signs, findings and report. Nothing here measures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+
+from gpuworkshop.instruments.trace_sums import CardTime, Copies, Row, TraceSums
+from gpuworkshop.instruments.trace_timeline import Timeline
+from gpuworkshop.machine.conditions import Conditions
+from gpuworkshop.numbers import counted, number
+from gpuworkshop.report import Finding, Level, Origin, Report, Table
+from gpuworkshop.timing import Rate
+from gpuworkshop.workloads.config import TrainConfig
+
+GAPS = 0.10
+"""Share of idle time on the card from which gaps are a sign."""
+COPYING = 0.05
+"""Share of the card's time in copies that nothing hides from which they are a sign."""
+HEAVY = ("aten::mm", "aten::addmm", "aten::bmm", "aten::convolution", "aten::mkldnn_convolution", "aten::linear",
+         "aten::_slow_conv2d_forward", "aten::convolution_backward", "aten::native_batch_norm",
+         "aten::_scaled_dot_product_flash_attention_for_cpu")  # fmt: skip
+"""Operators that belong on the card: where they take CPU time and no time of the card, the work is not there."""
+LOST = 0.05
+"""Share of launches without a kernel in the trace from which its times are a lower bound."""
+
+Sign = Literal["loader", "synchronizing", "launching", "copies", "not on the card"]
+
+
+class ProfileResult(msgspec.Struct, frozen=True):
+    """One profile. ``plain`` is the rate without the profiler; None for a trace that something else wrote."""
+
+    workload: str
+    device: str
+    asked_steps: int | None
+    batch_size: int | None
+    plain: Rate | None
+    sums: TraceSums
+    timeline: Timeline
+    trace_file: str
+    trace_bytes: int
+    conditions: Conditions | None
+    origin: Origin
+    config: TrainConfig | None = None
+    planted: str = ""
+
+    @property
+    def plain_ms(self) -> float | None:
+        """Milliseconds of a step without the profiler."""
+        return 1e3 * self.batch_size / self.plain.value if self.plain and self.batch_size else None
+
+    @property
+    def slowed_by_profiling(self) -> float | None:
+        """How many times longer a profiled step is than a plain one."""
+        profiled = self.sums.step_microseconds
+        return profiled / 1e3 / self.plain_ms if profiled and self.plain_ms else None
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """One of the signs, and how much of the time it stands for."""
+
+    sign: Sign
+    share: float
+
+
+def signs(sums: TraceSums) -> tuple[Seen, ...]:
+    """The signs that a trace shows, the one that costs most first.
+
+    Shares of the card's time; of the host's time where there is no card, and for work that is not on the card.
+    """
+    card = sums.main
+    found = []
+    if card:
+        gaps = {"loader": card.idle_loader, "synchronizing": card.idle_synchronizing, "launching": card.idle_launching}
+        if card.idle >= GAPS:
+            found += [Seen(sign, share) for sign, share in gaps.items() if share >= GAPS / 2]
+        if card.only_copying >= COPYING:
+            found.append(Seen("copies", card.only_copying))
+    elif sums.host_span and sums.loader / sums.host_span >= GAPS:
+        found.append(Seen("loader", sums.loader / sums.host_span))
+    elsewhere = not_on_card(sums) / sums.host_span if sums.host_span else 0.0
+    if card and elsewhere >= GAPS:
+        found.append(Seen("not on the card", elsewhere))
+    return tuple(sorted(found, key=lambda seen: -seen.share))
+
+
+def not_on_card(sums: TraceSums) -> float:
+    """Microseconds of CPU time in operators that belong on the card and did nothing there."""
+    return sum(row.cpu_self for row in sums.operators if row.name in HEAVY and row.device_total == 0)
+
+
+def findings(result: ProfileResult) -> Iterator[Finding]:
+    """What a profile says, as a pure function of it."""
+    sums = result.sums
+    if result.planted:
+        yield Finding("notice", f"Planted: {result.planted}", "a real wait, put there to stand for slow storage")
+    yield from _completeness(result)
+    if sums.cards:
+        yield _busy(sums, sums.main)
+        yield from (_sign(sums, seen) for seen in signs(sums))
+        yield _top_row(sums)
+        yield _launches(sums)
+        yield from _synchronizations(sums)
+        yield from _communication(sums.main)
+    else:
+        yield from _no_card(result)
+    if result.slowed_by_profiling:
+        title = f"Take times from plain steps: {number(result.plain_ms)} ms"
+        evidence = f"a profiled step took {result.slowed_by_profiling:.1f}x as long; only its shares are shown"
+        yield Finding("notice", title, evidence)
+
+
+def _completeness(result: ProfileResult) -> Iterator[Finding]:
+    sums = result.sums
+    for note in sums.notes:
+        yield Finding("warning", "The trace is not whole", note)
+    if result.asked_steps and 0 < sums.steps < result.asked_steps:
+        title = f"Only {counted(sums.steps, 'step')} of {result.asked_steps}: the loader ended"
+        yield Finding("notice", title, "shares of few steps say less", "a loader with more batches, or a DataLoader")
+    if sums.launches and sums.lost_launches > LOST * sums.launches:
+        share = sums.lost_launches / sums.launches
+        title = f"{share:.0%} of the kernels were not recorded: times of the card are a lower bound"
+        yield Finding("warning", title, f"{sums.launches:,} launches, {sums.lost_launches:,} without a kernel")
+    if sums.world_size and sums.world_size > 1:
+        rank = "a rank" if sums.rank is None else f"rank {sums.rank}"
+        yield Finding("notice", f"This is {rank} of {sums.world_size}: other ranks may differ")
+    if len(sums.cards) > 1:
+        yield Finding("notice", f"{len(sums.cards)} cards in this trace; shown is the one with the most work")
+
+
+def _no_card(result: ProfileResult) -> Iterator[Finding]:
+    if result.device != "cpu" or result.sums.launches:
+        yield Finding(
+            "unknown",
+            "No times of the card were recorded",
+            "the profiler's part for the card (CUPTI) could not start: another profiler holds it, counters are kept "
+            "for administrators, or LD_LIBRARY_PATH holds the CUPTI of another CUDA",
+            "end other profilers, unset LD_LIBRARY_PATH; until then measure with events: gpuworkshop starve",
+        )
+    for seen in signs(result.sums):
+        yield _sign(result.sums, seen)
+    if result.sums.operators and not result.sums.launches and result.device == "cpu":
+        top = result.sums.operators[0]
+        yield Finding(
+            "ok", f"Top row: {top.name}, {_share(top.cpu_self, _cpu(result.sums))} of the CPU time", _calls(top)
+        )
+
+
+def _busy(sums: TraceSums, card: CardTime) -> Finding:
+    level: Level = "ok" if card.idle < GAPS else "warning"
+    causes = {
+        "the host was in the DataLoader": card.idle_loader,
+        "it had waited for the card": card.idle_synchronizing,
+        "it was late with the next launch": card.idle_launching,
+        "the card itself": card.idle_card_itself,
+    }
+    named = [f"{share:.0%} {cause}" for cause, share in causes.items() if share >= 0.005]
+    over = counted(sums.steps, "step") if sums.steps else "the trace"
+    idle = f"idle {card.idle:.0%}" + (f": {', '.join(named)}" if named else "")
+    return Finding(level, f"The card was busy {card.busy:.0%} of the time, over {over}", idle)
+
+
+def _sign(sums: TraceSums, seen: Seen) -> Finding:
+    title, evidence, fix = {
+        "loader": _loader,
+        "synchronizing": _waiting,
+        "launching": _launching,
+        "copies": _copying,
+        "not on the card": _elsewhere,
+    }[seen.sign](sums, seen.share)
+    return Finding("warning", title, evidence, fix)
+
+
+def _loader(sums: TraceSums, share: float) -> tuple[str, str, str]:
+    where = "The card idles" if sums.cards else "The host is in the DataLoader"
+    evidence = f"{number(sums.loader / 1e3)} ms inside the DataLoader" + _each(sums, sums.loader)
+    return (
+        f"{where} {share:.0%} of the time{' for the DataLoader' if sums.cards else ''}",
+        evidence,
+        "chapter 4: gpuworkshop starve",
+    )
+
+
+def _waiting(sums: TraceSums, share: float) -> tuple[str, str, str]:
+    each = sums.per_step(sums.synchronizations)
+    evidence = f"{counted(sums.synchronizations, 'call')} that wait for the card" + (
+        f", {each:.0f} a step" if each else ""
+    )
+    fix = "read results less often: no .item(), .cpu(), print(loss) or if on a tensor in every step"
+    return f"The card idles {share:.0%} of the time after the host waited for it", evidence, fix
+
+
+def _launching(sums: TraceSums, share: float) -> tuple[str, str, str]:
+    each = sums.per_step(sums.kernels)
+    evidence = (f"{each:,.0f} kernels a step, " if each else "") + f"median kernel {number(sums.median_kernel)} us"
+    fix = "fewer, larger kernels: a larger batch, torch.compile, a fused optimizer; no loop over samples"
+    return f"Launch-bound: the card idles {share:.0%} of the time because launches come late", evidence, fix
+
+
+def _copying(sums: TraceSums, share: float) -> tuple[str, str, str]:
+    named = "; ".join(map(_copy_words, sums.copies[:3]))
+    fix = "keep tensors on the card"
+    if any(copies.pageable and copies.direction == "HtoD" for copies in sums.copies):
+        fix = "pin_memory=True in the DataLoader and .to(device, non_blocking=True); " + fix
+    return f"Copies take {share:.0%} of the card's time, with nothing beside them", named, fix
+
+
+def _elsewhere(sums: TraceSums, share: float) -> tuple[str, str, str]:
+    names = [row.name for row in sums.operators if row.name in HEAVY and row.device_total == 0][:3]
+    fix = "model.to(device) and batch.to(device): print(next(model.parameters()).device)"
+    return f"Work that belongs on the card runs on the CPU: {share:.0%} of the host's time", ", ".join(names), fix
+
+
+def _top_row(sums: TraceSums) -> Finding:
+    whole = sum(kernel.microseconds for kernel in sums.top_kernels) or 1.0
+    kinds = ", ".join(f"{kind} {share:.0%}" for kind, share in list(sums.kinds.items())[:4])
+    top = next((row for row in sums.operators if row.device_self > 0), None)
+    if top is None:
+        return Finding("unknown", "The trace does not say which operator launched what", kinds)
+    return Finding("ok", f"Top row: {top.name}, {_share(top.device_self, whole)} of the kernels' time", kinds)
+
+
+def _launches(sums: TraceSums) -> Finding:
+    each = sums.per_step(sums.kernels)
+    count = f"{each:,.0f} kernels a step" if each else f"{sums.kernels:,} kernels"
+    if sums.graph_launches:
+        count += f", from {counted(sums.graph_launches, 'launch')} of CUDA graphs and {sums.launches:,} single ones"
+    return Finding("notice", f"{count}, median {number(sums.median_kernel)} us")
+
+
+def _synchronizations(sums: TraceSums) -> Iterator[Finding]:
+    each = sums.per_step(sums.synchronizations)
+    shown = any(seen.sign == "synchronizing" for seen in signs(sums))
+    if each and each >= 1 and not shown:
+        title = f"The host waits for the card {each:.0f} times a step: waiting is not work, and costs nothing by itself"
+        yield Finding("notice", title, f"{number(sums.synchronizing / 1e3)} ms of the host in all")
+
+
+def _communication(card: CardTime) -> Iterator[Finding]:
+    if card.communicating:
+        hidden = 1 - card.only_communicating / card.communicating
+        level: Level = "ok" if card.only_communicating < GAPS else "warning"
+        title = f"Communication takes {card.communicating:.0%} of the time; computing hides {hidden:.0%} of it"
+        yield Finding(level, title, f"not hidden: {card.only_communicating:.0%} of the card's time")
+
+
+def _each(sums: TraceSums, microseconds: float) -> str:
+    each = sums.per_step(microseconds)
+    return f", {number(each / 1e3)} ms a step" if each else ""
+
+
+def _copy_words(copies: Copies) -> str:
+    memory = " pageable" if copies.pageable else ""
+    size = f"{copies.bytes / 1e6:,.1f} MB" if copies.bytes else "size n/a"
+    return f"{copies.count:,} {copies.direction}{memory}, {size}, {number(copies.microseconds / 1e3)} ms"
+
+
+def short(kernel: str) -> str:
+    """A kernel's name without its types: ``elementwise_kernel (direct_copy_kernel_cuda)``."""
+    base, _, types = kernel.removeprefix("void ").partition("<" if "<" in kernel.partition("(")[0] else "(")
+    base = base.rsplit("::", 1)[-1] if "::" in base else base
+    functor = re.search(r"(\w*(?:Functor|_kernel_cuda|_kernel_impl|Ops?)\w*)", types) if "kernel" in base else None
+    return f"{base} ({functor[1]})"[:70] if functor and functor[1] not in base else base[:70]
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{min(1.0, part / whole):.0%}" if whole else "n/a"
+
+
+def _cpu(sums: TraceSums) -> float:
+    return sum(row.cpu_self for row in (*sums.operators, *sums.labels))
+
+
+def _calls(row: Row) -> str:
+    return f"{counted(row.calls, 'call')}, {number(row.cpu_self / 1e3)} ms without what it calls"
+
+
+# Report
+
+
+def report(result: ProfileResult) -> Report:
+    """The findings, the table of the course's columns, labels, kernels and copies, and the timeline of one step."""
+    from gpuworkshop.figures.timeline import step_timeline
+
+    sums = result.sums
+    tables = [_operators(sums)]
+    if sums.labels:
+        tables.append(_table(sums.labels[:10], "Your labels", "Label", "what each covers, with all that it calls"))
+    if sums.top_kernels:
+        tables.append(_kernels(sums))
+    where = f"trace: {result.trace_file} ({result.trace_bytes / 1e6:.1f} MB)"
+    found = (*findings(result), Finding("notice", "The trace is kept: it opens in any trace viewer", where))
+    title = f"Profile: {result.workload}"
+    return Report(title, result.origin, found, tuple(tables), (step_timeline(result.timeline, result.origin),))
+
+
+def _operators(sums: TraceSums, rows: int = 10) -> Table:
+    by = "the card's own time" if sums.cards else "CPU time"
+    return _table(sums.operators[:rows], f"Top rows, by {by}", "Name", "CUDA: time of the card, ms; n/a: no card")
+
+
+def _table(rows: tuple[Row, ...], title: str, name: str, note: str) -> Table:
+    def ms(microseconds: float) -> str:
+        return number(microseconds / 1e3)
+
+    on_card = any(row.device_total for row in rows)
+    cells = [
+        (
+            row.name,
+            ms(row.device_total) if on_card else "n/a",
+            ms(row.device_self) if on_card else "n/a",
+            ms(row.cpu_total),
+            ms(row.cpu_self),
+            f"{row.calls:,}",
+        )
+        for row in rows
+    ]
+    return Table((name, "CUDA total", "Self CUDA", "CPU total", "Self CPU", "Calls"), tuple(cells), f"{title}. {note}")
+
+
+def _kernels(sums: TraceSums, rows: int = 8) -> Table:
+    whole = sum(kernel.microseconds for kernel in sums.top_kernels)
+    cells = [
+        (
+            short(kernel.name),
+            kernel.kind,
+            f"{kernel.calls:,}",
+            number(kernel.microseconds / 1e3),
+            _share(kernel.microseconds, whole),
+        )
+        for kernel in sums.top_kernels[:rows]
+    ]
+    return Table(("Kernel", "kind", "calls", "ms", "share"), tuple(cells), "Kernels by time on the card")
