@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from test_report import contrast
 
 from gpuworkshop.figures.axis import axis_for
+from gpuworkshop.figures.live import Line, Meter, Row, live_strip
+from gpuworkshop.figures.map import Track, two_axes
 from gpuworkshop.figures.prediction import predicted_and_measured
 from gpuworkshop.figures.strip import step_strip
 from gpuworkshop.figures.svg import COLORS, WIDTH
@@ -31,6 +33,11 @@ class Point(NamedTuple):
     workers: int
     rate: Rate | None
     note: str = ""
+
+
+class Spot(NamedTuple):
+    busy: float | None
+    memory: float | None
 
 
 def rate(value: float, half: float = 0.1) -> Rate:
@@ -64,7 +71,19 @@ def guess(text: str = "How fast?", prediction: float | None = 50) -> Figure:
     return predicted_and_measured(prediction, rate(182), "images/s", text, HERE)
 
 
-PICTURES = {"sweep": sweep, "strip": strip, "waterfall": fall, "guess": guess}
+def two(text: str = "cuda:0") -> Figure:
+    path = (Spot(0.05, 0.1), Spot(None, 0.2), Spot(0.4, 0.3))
+    return two_axes([Track(text, 0.12, 0.91, path), Track("cuda:1", None, 0.35, why="MIG")], HERE)
+
+
+def minute(text: str = "cuda:0") -> Figure:
+    busy = Line("busy", ((30.0, 0.2), (20.0, None), (1.0, 0.84)), "84%", "compute")
+    rows = (Row(f"{text}: utilization, %", (busy, Line("SM activity", ((5.0, 0.3), (1.0, 0.31)), "31%"))),
+            Row("memory in use, %", note="no reading"))  # fmt: skip
+    return live_strip(rows, Meter(200.0, False, 1800.0, f"{text} cancels.", 5.0, 1.25, text), HERE, "live")
+
+
+PICTURES = {"sweep": sweep, "strip": strip, "waterfall": fall, "guess": guess, "map": two, "live": minute}
 every_picture = pytest.mark.parametrize("draw", PICTURES.values(), ids=PICTURES.keys())
 
 
@@ -135,6 +154,8 @@ NUMBERS = {
     "strip": ("18.2 ms", "0.600 ms", "7.10 ms", "4.40 ms", "n/a"),
     "waterfall": ("160", "1,496", "4,328"),
     "guess": ("50", "182", "(164 to 200)"),
+    "map": ("12%", "91%", "35%", "n/a"),
+    "live": ("84%", "31%", "n/a", "3 min 20 s", "26 min 40 s", "5.00", "1.25"),
 }
 
 
@@ -153,6 +174,8 @@ def test_the_numbers_are_in_picture_alt_and_text(name: str) -> None:
         (strip, ("time in one step, ms",)),
         (fall, ("throughput, images/s (log scale)",)),
         (guess, ("images/s",)),
+        (two, ("GPU utilization, %", "GPU memory in use, %")),
+        (minute, ("cuda:0: utilization, %", "60 s ago")),
     ],
 )
 def test_every_axis_has_its_unit(draw: Callable[..., Figure], units: tuple[str, ...]) -> None:

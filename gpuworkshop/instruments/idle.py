@@ -11,7 +11,6 @@ from gpuworkshop.cluster import site as sites
 from gpuworkshop.cluster.site import Site, SiteError
 from gpuworkshop.figures.live import Meter
 from gpuworkshop.instruments.samples import CardSample, Sample, WatchedCard
-from gpuworkshop.numbers import number
 
 UNKNOWN = "This site's policy for idle cards is not known: ask."
 
@@ -41,8 +40,8 @@ def policy(load: Callable[[], Site] = sites.load) -> Policy:
     if idle.minutes is None:
         unknown = f"{site.name} cancels jobs with an idle card. After how many minutes is not known: ask."
         return Policy(_ask(unknown, site), below=below)
-    under = f" below {idle.below_percent:g}% utilization" if idle.below_percent else ""
-    says = f"{site.name} cancels a job after {number(idle.minutes)} min with an idle card{under}."
+    under = f", below {idle.below_percent:g}% utilization" if idle.below_percent else ""
+    says = f"{site.name} cancels a job after {idle.minutes:g} min with an idle card{under}."
     return Policy(says, 60 * idle.minutes, below)
 
 
