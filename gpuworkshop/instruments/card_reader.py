@@ -71,8 +71,7 @@ class Busy:
         answer = self._nvml.ask(function, self._handle, kind, self._last)
         if answer is None:
             refused = self._nvml.refused.get(function)
-            nothing_new = refused is not None and refused.words.replace(" ", "").lower().startswith("notfound")
-            return [] if nothing_new else None
+            return [] if refused is not None and refused.cause == "not found" else None  # nothing new, or no buffer
         found = sorted((int(entry.timeStamp), int(entry.sampleValue.uiVal)) for entry in answer[1])
         return [(at, value) for at, value in found if at > self._last]
 

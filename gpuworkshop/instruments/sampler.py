@@ -141,14 +141,14 @@ class Sampler:
         nvml = None
         try:
             nvml = self._open_nvml()
-            self._find(nvml)
+            self.open(nvml)
             due = self._clock()
             while not self._stopping.is_set():
                 self._running.wait()
-                self.look(nvml)
+                self.look()
                 due = max(due + self.interval, self._clock())
                 self._stopping.wait(due - self._clock())
-            self.look(nvml)
+            self.look()
         except Exception as error:  # a watch must never end what it watches
             self.failure = f"{type(error).__name__}: {error}"
         finally:
@@ -158,22 +158,23 @@ class Sampler:
                 nvml.close()
             self.cpu_seconds = time.thread_time()
 
-    def _find(self, nvml: Nvml) -> None:
-        """The job's cards: as PyTorch has them once it runs here, else as the environment names them."""
+    def open(self, nvml: Nvml) -> None:
+        """Find the job's cards: as PyTorch has them once it runs here, else as the environment names them."""
         seen = gpus.seen_by_torch() if _torch_runs() else None
+        self._nvml = nvml
         self.problem = nvml.problem.words if nvml.problem else ""
         self.cards = gpus.cards(self._env, seen, nvml)
         self.driver = gpus.driver_version(nvml)
         now = self._clock()
-        self.readers = tuple(CardReader(nvml, card, now) for card in self.cards.mine)
+        self.readers = tuple(CardReader(nvml, card, now) for card in self.cards.mine if card.uuid)
         self._asked_torch = seen is not None
 
-    def look(self, nvml: Nvml) -> None:
-        """Take one sample."""
+    def look(self) -> None:
+        """Take one sample of the cards that :meth:`open` found."""
         if self.cards and self.cards.unknown and not self._asked_torch and _torch_runs():
             for reader in self.readers:
                 reader.close()
-            self._find(nvml)  # PyTorch has since said which cards are ours
+            self.open(self._nvml)  # PyTorch has since said which cards are ours
         now = self._clock()
         seconds, self._before = now - self._before, now
         cpu, members = self._cpu_share(now), self._cpu.members if self._cpu else None

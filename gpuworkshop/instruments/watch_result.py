@@ -348,8 +348,9 @@ def _watch_findings(result: WatchResult) -> Iterator[Finding]:
     for note in result.notes:
         yield Finding("warning", note)
     if result.left:
-        count = counted(len(result.left), "process").replace("processs", "processes")
-        title = f"{count} of the command still run; the watch ended without them"
+        several = len(result.left) > 1
+        count = f"{len(result.left)} processes" if several else "1 process"
+        title = f"{count} of the command still {'run' if several else 'runs'}; nothing was done about it"
         yield Finding("notice", title, ", ".join(result.left))
     if result.cards and result.used_minutes is not None:
         used, wasted = number(result.used_minutes), number(result.wasted_minutes)
