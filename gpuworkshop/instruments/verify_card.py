@@ -12,8 +12,16 @@ from gpuworkshop.machine.gpus import Card
 from gpuworkshop.numbers import counted
 from gpuworkshop.report import Finding
 
-_KERNELS_SINCE = {(12, 1): "12.9", (10, 3): "12.9", (10, 0): "12.8", (9, 0): "11.8", (8, 9): "11.8"}
-"""The CUDA whose compiler first knew a capability; one in between is that of the next lower entry."""
+_KERNELS_SINCE = {
+    (12, 1): "12.9",
+    (12, 0): "12.8",
+    (11, 0): "13.0",
+    (10, 3): "12.9",
+    (10, 0): "12.8",
+    (9, 0): "11.8",
+    (8, 9): "11.8",
+}
+"""The CUDA whose compiler first knew a capability, the newest first; one in between is that of the next lower entry."""
 _HARDWARE = ("uncorrectable", "ecc error", "hardware error", "fallen off", "gpu is lost")
 
 

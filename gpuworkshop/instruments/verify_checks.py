@@ -109,7 +109,7 @@ def _names(result: VerifyResult, evidence: list[str]) -> Finding:
             evidence.append("a subset: right if you meant it")
             return Finding("notice", f"{title} of the {job.cards} of this job", "; ".join(evidence))
         return Finding("ok", title, "; ".join(evidence))
-    if result.first.cards.others:
+    if result.first.cards.others and says.kind == "numbers":  # a scheduler that is not Slurm writes UUIDs
         evidence.append(f"it hides {counted(result.first.cards.others, 'more card')}")
         title += ", set outside a job: left over from an earlier shell?"
         return Finding("notice", title, "; ".join(evidence), _unset_fix(result))

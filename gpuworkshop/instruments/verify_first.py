@@ -119,9 +119,9 @@ def states(nvml: Nvml, cards: Sequence[Card]) -> dict[str, State]:
     return {card.uuid: _state(nvml, card, handle) for card, handle in handles if handle is not None}
 
 
-def _state(nvml: Nvml, card: Card, handle: Any, proc: Path = PROC) -> State:
+def _state(nvml: Nvml, card: Card, handle: Any) -> State:
     whole = nvml.handle(card.parent) if card.mig else handle
-    found = _processes(nvml, handle, proc)
+    found = _processes(nvml, handle)
     memory = nvml.memory(handle)
     kind, counter = nvml.constant("NVML_MEMORY_ERROR_TYPE_UNCORRECTED"), nvml.constant("NVML_VOLATILE_ECC")
     rows = nvml.ask("nvmlDeviceGetRemappedRows", whole)
@@ -132,26 +132,26 @@ def _state(nvml: Nvml, card: Card, handle: Any, proc: Path = PROC) -> State:
         uncorrected=nvml.ask("nvmlDeviceGetTotalEccErrors", whole, kind, counter),
         rows_failed=bool(rows and rows[3]),
         processes=found,
-        kernels=tuple(one.pid for one in found if one.who == LEFT_OVER and _is_kernel(one.pid, proc)),
+        kernels=tuple(one.pid for one in found if one.who == LEFT_OVER and _is_kernel(one.pid)),
     )
 
 
-def _processes(nvml: Nvml, handle: Any, proc: Path) -> tuple[OnCard, ...]:
+def _processes(nvml: Nvml, handle: Any) -> tuple[OnCard, ...]:
     """Who holds the card; "mine" is this process and what it started."""
-    listed = Processes(nvml, handle, proc)
+    listed = Processes(nvml, handle, PROC)
     listed.look({os.getpid()})
-    return tuple(_sure(one, proc) for one in listed.seen or () if one.who != "display")
+    return tuple(_sure(one) for one in listed.seen or () if one.who != "display")
 
 
-def _sure(one: OnCard, proc: Path) -> OnCard:
+def _sure(one: OnCard) -> OnCard:
     """In a container a number of the host can be that of another process in here: then it is not to be seen."""
-    if one.who != LEFT_OVER or _holds_a_card(one.pid, proc):
+    if one.who != LEFT_OVER or _holds_a_card(one.pid):
         return one
     return msgspec.structs.replace(one, who="not visible", name="")
 
 
-def _holds_a_card(pid: int, proc: Path) -> bool:
-    for file in _entries(proc / str(pid) / "fd"):
+def _holds_a_card(pid: int) -> bool:
+    for file in _entries(PROC / str(pid) / "fd"):
         try:
             if "/dev/nvidia" in os.readlink(file):
                 return True
@@ -160,9 +160,9 @@ def _holds_a_card(pid: int, proc: Path) -> bool:
     return False
 
 
-def _is_kernel(pid: int, proc: Path) -> bool:
+def _is_kernel(pid: int) -> bool:
     try:
-        command = (proc / str(pid) / "cmdline").read_bytes()
+        command = (PROC / str(pid) / "cmdline").read_bytes()
     except OSError:
         return False
     return b"ipykernel" in command or b"colab_kernel" in command
