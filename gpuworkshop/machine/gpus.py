@@ -133,7 +133,7 @@ def _no_uuid(card: Card) -> str:
 def _others(node: Shown, mine: Sequence[Card | None]) -> int:
     """Cards, and slices of split cards, that are not known to be this job's."""
     plain = [msgspec.structs.replace(card, cuda=None) for card in mine if card]
-    return sum(card not in plain for card in node.usable)
+    return node.closed + sum(card not in plain for card in node.usable)
 
 
 def _split(left: Named, mine: Sequence[Card]) -> tuple[Card, ...]:

@@ -52,17 +52,15 @@ def _everything(node: Shown, certain: bool) -> Named:
     if silent or len(slices) > 1:
         return Named(unknown=(f"one of {len(slices) + silent} MIG slices",))
     if slices:
-        return Named((_numbered(slices[0], 0),), split=split)
+        return Named(_in_order(slices), split=split)
     whole = [physical.card for physical in node.cards if not physical.split]
-    return Named(tuple(_numbered(card, n if certain else None) for n, card in enumerate(whole)), split=split)
+    return Named(_in_order(whole) if certain else tuple(whole), split=split)
 
 
 def _entries(node: Shown, says: Visible, certain: bool) -> Named:
-    """The cards of the entries, up to the first that names none: CUDA takes nothing from there on."""
-    cards: list[Card] = []
-    split: list[Card] = []
-    unknown: list[str] = []
+    """The cards of the entries, up to the first that names none or a split one: CUDA takes nothing from there on."""
     taken: list[Card] = []
+    unknown: list[str] = []
     for place, entry in enumerate(says.entries):
         found = _cards_of(node, says.kind, entry)
         if says.kind == "numbers" and not certain and found:
@@ -71,13 +69,15 @@ def _entries(node: Shown, says: Visible, certain: bool) -> Named:
         if len(found) != 1 or any(found[0] is card for card in taken):
             unknown += says.entries[place:]
             break
+        if any(physical.split and physical.card is found[0] for physical in node.cards):
+            return Named(_in_order(taken), (*unknown, *says.entries[place + 1 :]), (found[0],))
         taken.append(found[0])
-        if found[0].mig or not any(physical.split and physical.card is found[0] for physical in node.cards):
-            cards.append(found[0])
-        else:
-            split.append(found[0])
-    numbered = tuple(_numbered(card, n if taken[n] is card else None) for n, card in enumerate(cards))
-    return Named(numbered, tuple(unknown), tuple(split))
+    return Named(_in_order(taken), tuple(unknown))
+
+
+def _in_order(cards: list[Card]) -> tuple[Card, ...]:
+    """The cards with the numbers that CUDA gives them."""
+    return tuple(msgspec.structs.replace(card, cuda=number) for number, card in enumerate(cards))
 
 
 def _cards_of(node: Shown, kind: str, entry: str) -> list[Card]:
@@ -95,7 +95,3 @@ def _slices_of(physical: Physical, wanted: str) -> list[Card]:
     pairs = zip(physical.slices, physical.instances, strict=True)
     begins = len(wanted) > len("mig-")
     return [part for part, name in pairs if begins and (part.uuid.lower().startswith(wanted) or name.lower() == wanted)]
-
-
-def _numbered(card: Card, cuda: int | None) -> Card:
-    return msgspec.structs.replace(card, cuda=cuda)

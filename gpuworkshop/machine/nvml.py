@@ -188,7 +188,7 @@ def in_time(seconds: float = LIMIT) -> Nvml:
 
 
 def number(value: Any) -> int | None:
-    """A number of NVML, such as bytes; None for what is none, and for the one by which NVML says that it does not know."""
+    """A number that NVML gave, such as bytes; None where it is none, or the one that stands for "not known"."""
     return value if isinstance(value, int) and 0 <= value < NOT_AVAILABLE else None
 
 

@@ -31,11 +31,10 @@ def partners(node: Shown, seen: Sequence[Seen], left: Named) -> list[Card | None
 def joined(node: Shown, found: Card | None, device: Seen) -> Card:
     """NVML's card with PyTorch's number and facts; what PyTorch says alone when there is none."""
     card = found or _by_itself(node, device)
-    own = _plain(device.uuid) not in ("", _plain(card.parent))
     return msgspec.structs.replace(
         card,
         name=device.name if card.name == UNNAMED else card.name,
-        uuid=card.uuid or (f"{'MIG' if card.mig else 'GPU'}-{_plain(device.uuid)}" if own else ""),
+        uuid=card.uuid or _uuid_by_torch(card, device, certain=found is not None),
         cuda=device.cuda,
         memory_bytes=device.memory_bytes or card.memory_bytes,
         multiprocessors=device.multiprocessors,
@@ -45,9 +44,17 @@ def joined(node: Shown, found: Card | None, device: Seen) -> Card:
 
 
 def _by_itself(node: Shown, device: Seen) -> Card:
-    """What PyTorch alone says of a device. The UUID of a split card is not its slice's."""
+    """What PyTorch alone says of a device. Of a slice it may give the UUID of the card, which is not the slice's."""
     split = [p.card.uuid for p in node.cards if p.split and _plain(p.card.uuid) == _plain(device.uuid) != ""]
     return Card(device.name, "", bus=device.bus, mig=bool(split) or "MIG" in device.name, parent="".join(split[:1]))
+
+
+def _uuid_by_torch(card: Card, device: Seen, certain: bool) -> str:
+    """PyTorch's UUID with its prefix; "" for a slice, unless it is known not to be the UUID of the card."""
+    uuid = _plain(device.uuid)
+    if not card.mig:
+        return uuid and f"GPU-{uuid}"
+    return f"MIG-{uuid}" if uuid and certain and _plain(card.parent) not in ("", uuid) else ""
 
 
 def _claim(
@@ -112,14 +119,19 @@ def _slice_of(physical: Physical, device: Seen, left: Named) -> Card | None:
 
 def _fits(card: Card, device: Seen) -> bool:
     """Whether nothing that both know contradicts that they are the same."""
-    uuids = {_plain(card.uuid), _plain(card.parent)} - {""}
     return (
-        (not _plain(device.uuid) or not _plain(card.uuid) or _plain(device.uuid) in uuids)
+        _same_uuid(card, _plain(device.uuid))
         and _agree(_address(card.bus), _address(device.bus))
         and _agree(card.capability, device.capability)
         and _same_name(card, device)
         and _near(card.memory_bytes, device.memory_bytes)
     )
+
+
+def _same_uuid(card: Card, uuid: str) -> bool:
+    """Whether a UUID of PyTorch can be this card's; for a slice it may be the one of the card that it is part of."""
+    known = {_plain(card.uuid), _plain(card.parent)} if card.mig else {_plain(card.uuid)}
+    return not uuid or "" in known or uuid in known
 
 
 def _agree(one: object, other: object) -> bool:

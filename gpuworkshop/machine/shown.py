@@ -34,6 +34,8 @@ class Shown(msgspec.Struct, frozen=True):
 
     cards: tuple[Physical, ...] = ()
     lost: tuple[Lost, ...] = ()
+    closed: int = 0
+    """Cards that NVML counts and that this process may not open: another job's."""
 
     @property
     def usable(self) -> tuple[Card, ...]:
@@ -54,14 +56,17 @@ class Shown(msgspec.Struct, frozen=True):
 
 def shown(nvml: Nvml) -> Shown:
     """Ask NVML for its cards."""
-    found, lost = [], []
+    found, lost, closed = [], [], 0
     for index, handle in nvml.handles():
-        if handle is None:
-            why = nvml.refused.get("nvmlDeviceGetHandleByIndex") or nvml.problem
-            lost.append(Lost(index, why.words if why else "no answer"))
-        else:
+        if handle is not None:
             found.append(_physical(nvml, handle, index))
-    return Shown(tuple(found), tuple(lost))
+            continue
+        why = nvml.problem or nvml.refused.get("nvmlDeviceGetHandleByIndex")
+        if why and why.cause == "no permission":
+            closed += 1
+        else:
+            lost.append(Lost(index, why.words if why else "no answer"))
+    return Shown(tuple(found), tuple(lost), closed)
 
 
 def driver_version(nvml: Nvml) -> str:
