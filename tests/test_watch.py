@@ -282,6 +282,19 @@ def test_looking_for_processes_has_a_bounded_cost(monkeypatch) -> None:
     assert len(scans) <= 6 + 1, "0.05 s each: at most one in ten seconds"
 
 
+def test_a_long_wait_is_seen_while_it_lasts() -> None:
+    """A wait of many looks must not count as one look's: the mean over the looks is the share that is reported."""
+    with watch.Watch() as seen:
+        for _ in range(2):
+            with seen.waiting():
+                time.sleep(0.9)
+            time.sleep(0.1)
+    shares = [sample.wait for sample in seen.samples if sample.wait is not None]
+    weights = [sample.seconds for sample in seen.samples if sample.wait is not None]
+    mean = sum(share * weight for share, weight in zip(shares, weights, strict=True)) / sum(weights)
+    assert abs(mean - seen.result.wait) < 0.15 and seen.result.wait > 0.7
+
+
 def test_waiting_is_what_the_caller_says(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
 

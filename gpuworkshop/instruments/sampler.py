@@ -63,6 +63,7 @@ class Sampler:
         self._began = self._before = clock()
         self._waited = self._wait_before = 0.0
         self._waits_reported = False
+        self._waiting_since: float | None = None
         self._cpu, self._cpu_at = None if whole_user else CpuUse(os.getpid()), float("-inf")
         self._stopping, self._running = threading.Event(), threading.Event()
         self._running.set()
@@ -123,12 +124,14 @@ class Sampler:
 
     @contextmanager
     def waiting(self):
-        """Report the time of the enclosed lines as waiting for data."""
-        began = time.perf_counter()
+        """Report the time of the enclosed lines as waiting for data. A look meanwhile sees what has passed of it."""
+        began = self._waiting_since = self._clock()
+        self._waits_reported = True
         try:
             yield
         finally:
-            self.waited(time.perf_counter() - began)
+            self._waiting_since = None
+            self.waited(self._clock() - began)
 
     @property
     def wait_seconds(self) -> float | None:
@@ -182,7 +185,7 @@ class Sampler:
             at=now - self._began,
             cards=tuple(reader.read(now, members) for reader in self.readers),
             cpu=cpu,
-            wait=self._wait_share(seconds),
+            wait=self._wait_share(now, seconds),
             seconds=seconds,
         )
         self.samples.append(sample)
@@ -199,11 +202,13 @@ class Sampler:
         used, self._cpu_at = self._cpu.since(now), now
         return used / since / self.cpus.count if used is not None else None
 
-    def _wait_share(self, seconds: float) -> float | None:
+    def _wait_share(self, now: float, seconds: float) -> float | None:
         if not self._waits_reported or seconds <= 0:
             return None
-        waited, self._wait_before = self._waited - self._wait_before, self._waited
-        return min(1.0, waited / seconds)
+        since = self._waiting_since
+        waited = self._waited + (now - since if since is not None else 0.0)
+        new, self._wait_before = waited - self._wait_before, waited
+        return min(1.0, max(0.0, new / seconds))
 
 
 def _torch_runs() -> bool:
