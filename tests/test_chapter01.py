@@ -228,7 +228,7 @@ def test_only_the_site_file_knows_the_site() -> None:
 def test_line_numbers_are_shown_and_the_source_is_named(site: Site) -> None:
     shown = script.faulty(site)
     for face in (str(shown), shown._repr_mimebundle_()["text/html"]):
-        assert "Made up for this exercise" in face and "claimed by" in face and " 1  #!/bin/bash -l" in face
+        assert "Made up for this exercise" in face and "site file" in face and " 1  #!/bin/bash -l" in face
 
 
 TESTED = {"visible": VISIBLE_WRONG.keys(), "script": SCRIPT_WRONG.keys()}
@@ -265,13 +265,14 @@ def test_the_choice_shows_every_partition_with_its_cards_and_limits() -> None:
     for partition in home.partitions:
         assert partition.name in text and partition.time_limit in text
     assert f"at most {home.partition(home.request.partition).running_jobs} running jobs a user" in text
-    assert home.interactive() in text and home.conventions.cards in text and "claimed by" in text
+    assert home.interactive() in str(place.request(home))
+    assert home.conventions.cards in text and "claimed by" in text
 
 
-def test_a_site_that_says_little_is_shown_with_little(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_site_that_says_little_is_shown_with_little() -> None:
     generic = sites.load(sites.ANY)
     assert place.choice(generic).tables == () and place.claims(generic).tables == ()
-    assert "srun" in str(place.choice(generic))
+    assert "srun" in str(place.request(generic)) and " -p " not in str(place.request(generic))
 
 
 def test_a_claim_is_marked_as_one() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from gpuworkshop.cluster import site as sites
 from gpuworkshop.cluster.facts import Partition
 from gpuworkshop.cluster.site import Site
+from gpuworkshop.course.faces import Note
 from gpuworkshop.report import Finding, Report, Table
 
 UNKNOWN = "unknown"
@@ -23,11 +24,8 @@ def site() -> Site:
 
 
 def choice(site: Site) -> Report:
-    """The partitions and the cards in them, and how a session there is asked for."""
-    found = [
-        *_running_jobs(site),
-        Finding("notice", "One card, to work at", "the line for a terminal on a login node", site.interactive()),
-    ]
+    """The partitions, the cards in them, and what each is for."""
+    found = list(_running_jobs(site))
     if site.conventions.cards:
         found.insert(0, Finding("notice", f"How many cards: {site.conventions.cards}"))
     tables = tuple(table for table in (_partitions(site), _families(site)) if table.rows)
@@ -54,6 +52,11 @@ def _running_jobs(site: Site) -> Iterator[Finding]:
         if partition.running_jobs:
             title = f"{partition.name}: at most {partition.running_jobs} running jobs a user"
             yield Finding("notice", title, partition.note)
+
+
+def request(site: Site) -> Note:
+    """The line that asks for one card to work at."""
+    return Note("One card to work at: in a terminal of a login node", code=site.interactive())
 
 
 def claims(site: Site) -> Report:

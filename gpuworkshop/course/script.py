@@ -67,7 +67,7 @@ def minimal(site: Site) -> Script:
         _verify(site),
         f"python train.py --workers {workers}",
     )
-    about = (f"Its site facts: {site.origin}.", f"Once, before the first `sbatch`: `mkdir -p {logs_folder(site)}`")
+    about = (_source(site), f"Once, before the first `sbatch`: `mkdir -p {logs_folder(site)}`")
     return Script(f"A minimal job script for {site.name}", about, lines)
 
 
@@ -87,11 +87,15 @@ def faulty(site: Site) -> Script:
     )
     minutes = slurm_time.seconds(_time(site)) / 60 / RESERVE
     about = (
-        f"Made up for this exercise; its site facts: {site.origin}.",
+        f"Made up for this exercise. {_source(site)}",
         f"The job trains on one card. In a test run it took {minutes:g} minutes, 20 GB of CPU memory and 60 GB of the "
         "card's memory.",
     )
     return Script("A job script with three faults", about, lines)
+
+
+def _source(site: Site) -> str:
+    return f"What is specific to {site.name} comes from its site file; `gpuworkshop site show` names the sources."
 
 
 def logs_folder(site: Site) -> str:
