@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -331,6 +332,53 @@ def test_j02_without_ipywidgets_the_button_is_text(monkeypatch: pytest.MonkeyPat
     """Case J02 (reproduced there with tqdm): without ipywidgets nothing raises and nothing is lost."""
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
     assert sorted(where.button()._repr_mimebundle_()) == ["text/html", "text/plain"]
+
+
+# The five checks by hand, beside a card that a stand-in plays
+
+REPOSITORY = Path(__file__).parents[1]
+BY_HAND = ("reach", "reach-module", "models", "variable", "nvml", "round-trip", "idle-power", "free-card")
+CARD = {"name": "NVIDIA Test Card", "uuid": "GPU-11111111-2222-3333-4444-555555555555", "cc": [9, 0], "power": 77_000}
+DEVICE = {"name": CARD["name"], "uuid": CARD["uuid"][4:], "total": 80 * 2**30, "major": 9, "minor": 0}
+
+
+def by_hand(folder: Path, **env: str) -> str:
+    """What the notebook's cells print, run in a plain Python whose PyTorch and NVML are stand-ins."""
+    pytest.importorskip("torch", reason="the cells are PyTorch's lines")
+    nbformat = pytest.importorskip("nbformat", reason="the cells are read from the notebook")
+    cells = {cell.id: cell.source for cell in nbformat.read(REPOSITORY / "notebooks" / f"{CHAPTER}.ipynb", 4).cells}
+    sources = [cells[f"01-{id}"] for id in BY_HAND]
+    *shown, last = sources
+    code = "import os\nfrom gpuworkshop.course import lesson\n" + "\n".join([*shown, f"print({last})"])
+    (folder / "nvml.json").write_bytes(msgspec.json.encode({"devices": [CARD]}))
+    here = {**os.environ, "PYTHONPATH": f"{REPOSITORY / 'tests' / 'standins'}{os.pathsep}{REPOSITORY}"}
+    here |= {"FAKE_NVML": str(folder / "nvml.json"), **env}
+    done = subprocess.run([sys.executable, "-c", code], env=here, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_lines_by_hand_show_a_card(tmp_path: Path) -> None:
+    (tmp_path / "cuda.json").write_bytes(msgspec.json.encode({"built_cuda": "13.0", "devices": [DEVICE]}))
+    text = by_hand(tmp_path, FAKE_CUDA=str(tmp_path / "cuda.json"), CUDA_VISIBLE_DEVICES="0", SLURM_JOB_ID="61000001")
+    assert "is_available(): True" in text and "cuda:0  NVIDIA Test Card  80.0 GiB" in text
+    assert "CUDA_VISIBLE_DEVICES: '0'" in text and "in a Slurm job: True" in text
+    assert CARD["uuid"] in text and "came back right: True" in text and "draws 77 W" in text
+    assert "No card" not in text and "no tensor of this kernel is on the card" in text
+
+
+def test_a_card_that_computes_wrongly_is_seen_by_the_round_trip_alone(tmp_path: Path) -> None:
+    spec = {"built_cuda": "13.0", "devices": [DEVICE], "wrong": 1}
+    (tmp_path / "cuda.json").write_bytes(msgspec.json.encode(spec))
+    text = by_hand(tmp_path, FAKE_CUDA=str(tmp_path / "cuda.json"))
+    assert "is_available(): True" in text and "came back right: False" in text
+
+
+def test_without_a_card_the_lines_by_hand_say_what_one_would_show(tmp_path: Path) -> None:
+    (tmp_path / "cuda.json").write_bytes(msgspec.json.encode({"devices": []}))
+    text = by_hand(tmp_path, FAKE_NVML="", FAKE_CUDA=str(tmp_path / "cuda.json"))
+    assert "No card. With one" in text and "No card to send it to" in text and "NVML does not answer" in text
+    assert "Measured here: n/a" in text and "none is held" in text
 
 
 # CUDA asked itself
