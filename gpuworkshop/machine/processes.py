@@ -127,7 +127,7 @@ class _Table:
         self._proc = proc
         self._me = os.getpid()
         self._job = env.get("SLURM_JOB_ID", "")
-        self._host = _link(proc / "self" / "ns" / "pid") in ("", FIRST_NAMESPACE)
+        self._host = _link(proc / "self" / "ns" / "pid") == FIRST_NAMESPACE
 
     def whose(self, pid: int) -> Whose:
         """Whose process this is, as far as can be seen."""
