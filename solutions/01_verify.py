@@ -262,24 +262,24 @@ quiz.ask("01_verify", "which-memory")
 # %% ask-time-to-ask
 quiz.ask("01_verify", "time-to-ask")
 
-# %% exercise-script [markdown] minutes=3
+# %% exercise-faulty [markdown] minutes=3
 # ## Exercise 2: three faults
 #
 # This script runs without an error message, if it runs at all. Three of its lines are wrong for its job.
 
-# %% faulty
+# %% faulty-script
 script.faulty(site)
 
-# %% card-script
-faulty = exercise.open("01_verify", "script")
+# %% card-faulty
+faulty = exercise.open("01_verify", "faulty")
 display(faulty)
 
-# %% answer-script
+# %% answer-faulty
 ### BEGIN SOLUTION
 faults = ["--cpus-per-task", "mkdir", "CUDA_VISIBLE_DEVICES"]
 ### END SOLUTION
 
-# %% check-script
+# %% check-faulty
 faulty.check(faults)  # stuck? faulty.hint()
 
 # %% assert-both tags=["solution-only"]

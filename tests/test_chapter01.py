@@ -151,27 +151,27 @@ def site(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Sit
 
 @pytest.mark.parametrize("both", [WORDS, ["--workers", "--output", "CUDA_VISIBLE_DEVICES"], tuple(WORDS), set(WORDS)])
 def test_either_side_of_each_fault_is_right_at_every_site(site: Site, both: Any) -> None:
-    assert check("script", both).done
+    assert check("faulty", both).done
 
 
 def test_lines_may_be_given_by_number(site: Site) -> None:
     shown = script.faulty(site)
     numbers = [shown.places(words)[0] for words in WORDS]
-    assert check("script", numbers).done and check("script", [numbers[0], *WORDS[1:]]).done
+    assert check("faulty", numbers).done and check("faulty", [numbers[0], *WORDS[1:]]).done
 
 
 @pytest.mark.parametrize("mistake", SCRIPT_WRONG)
 def test_a_wrong_line_gets_its_own_hint(mistake: str) -> None:
-    assert_mistake("script", mistake, SCRIPT_WRONG[mistake])
+    assert_mistake("faulty", mistake, SCRIPT_WRONG[mistake])
 
 
 @pytest.mark.parametrize("nonsense", [[0], [99], [-1], [2.5], [None], [""], [True, 2]])
 def test_what_is_no_line_is_said(nonsense: list) -> None:
-    assert check("script", nonsense).mistake in ("no-line", "sound")
+    assert check("faulty", nonsense).mistake in ("no-line", "sound")
 
 
 def test_no_lines_at_all_are_a_try_with_a_hint() -> None:
-    assert check("script", []).mistake == "missing-cpus" and not check("script", ...).attempted
+    assert check("faulty", []).mistake == "missing-cpus" and not check("faulty", ...).attempted
 
 
 def directives(shown: script.Script) -> dict[str, str]:
@@ -232,7 +232,7 @@ def test_line_numbers_are_shown_and_the_source_is_named(site: Site) -> None:
         assert "Made up for this exercise" in face and "site file" in face and " 1  #!/bin/bash -l" in face
 
 
-TESTED = {"visible": VISIBLE_WRONG.keys(), "script": SCRIPT_WRONG.keys()}
+TESTED = {"visible": VISIBLE_WRONG.keys(), "faulty": SCRIPT_WRONG.keys()}
 
 
 @pytest.mark.parametrize("id", TESTED)
@@ -244,7 +244,7 @@ def test_every_mistake_that_the_code_names_is_tested() -> None:
     calls = (node for node in ast.walk(ast.parse(inspect.getsource(chapter01))) if isinstance(node, ast.Call))
     named = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "wrong"]
     literals = {call.args[0].value for call in named if isinstance(call.args[0], ast.Constant)}
-    assert literals and literals <= TESTED["visible"] | TESTED["script"]
+    assert literals and literals <= TESTED["visible"] | TESTED["faulty"]
 
 
 # Questions

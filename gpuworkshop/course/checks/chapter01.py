@@ -71,7 +71,7 @@ SOUND = {"--mem": "memory", "--time": "time", "--gres": "gres"}
 """Lines that look wrong to somebody who has not read the sentence above the script, and what to say then."""
 
 
-def script(lines: Any) -> Found:
+def faults(lines: Any) -> Found:
     """Judge the three faulty lines of `course.script.faulty`, each given by its number or by words in it."""
     shown = faulty(place.site())
     if isinstance(lines, str | int) or not isinstance(lines, Iterable):
@@ -111,4 +111,4 @@ def _listed(things: Iterable[Any]) -> str:
     return ", ".join(map(str, things))
 
 
-CHECKS: dict[str, Callable[..., Found]] = {"visible": visible, "script": script}
+CHECKS: dict[str, Callable[..., Found]] = {"visible": visible, "faulty": faults}
