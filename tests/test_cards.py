@@ -9,7 +9,6 @@ from gpuworkshop.machine.nvml import Nvml
 
 GIB = 2**30
 SLICE_1, SLICE_2 = (f"MIG-77aa0000-bbbb-5ccc-8ddd-00000000000{n}" for n in (1, 2))
-OLDER = {"uuid": "", "bus_id": ""}
 
 
 def uuid(number: int) -> str:
@@ -275,3 +274,21 @@ def test_the_card_of_a_device_by_its_number(monkeypatch) -> None:
     assert [gpus.card(device).uuid for device in ("cuda", "cuda:0", "cuda:1")] == [uuid(2), uuid(2), uuid(1)]
     assert gpus.card("cuda:1").driver == "580.95.05"
     assert gpus.card("cuda:2") is None and gpus.card("cpu") is None
+
+
+def test_two_devices_that_say_the_same_of_themselves_are_both_unknown(asked) -> None:
+    for twice in ([seen(n, uuid=uuid(1)) for n in (0, 1)], [seen(n, bus="00000000:01:00.0") for n in (0, 1)]):
+        found = asked([card(1), card(2, "NVIDIA T4", 16)], None, twice)
+        assert [mine.physical for mine in found.mine] == [None, None]
+        assert found.unknown == ("cuda:0", "cuda:1")
+
+
+def test_what_answers_is_not_taken_for_what_does_not(asked) -> None:
+    """A device without a UUID may be the lost card, and a slice the one that does not answer."""
+    found = asked([{"handle_error": "GpuIsLost"}, card(2)], None, [seen(0)])
+    assert (found.mine[0].physical, found.unknown, found.others) == (None, ("cuda:0",), 1)
+    silent = split(SLICE_1, SLICE_2)
+    silent["mig"]["devices"][0]["handle_error"] = "Unknown"
+    for known in ("", uuid(1)):
+        found = asked([silent], None, [seen(0, SLICE_SEEN.name, 9.75, known)])
+        assert (found.mine[0].physical, found.unknown, found.others) == (None, ("cuda:0",), 1)
