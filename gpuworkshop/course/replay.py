@@ -15,7 +15,8 @@ import msgspec
 from gpuworkshop.course import demos
 from gpuworkshop.course.demos import DemoResult
 from gpuworkshop.course.faces import Note
-from gpuworkshop.instruments import starve, verify, watch
+from gpuworkshop.instruments import profile, starve, verify, watch
+from gpuworkshop.instruments.profile_result import ProfileResult
 from gpuworkshop.instruments.starve import StarveResult, SweepResult
 from gpuworkshop.instruments.verify_result import VerifyResult
 from gpuworkshop.instruments.watch import WatchResult
@@ -24,7 +25,7 @@ from gpuworkshop.loop.climb import LoopResult
 from gpuworkshop.report import Figure, Finding, Origin, Report
 
 FOLDER = Path(__file__).parent / "recordings"
-Result = StarveResult | SweepResult | LoopResult | VerifyResult | WatchResult | DemoResult
+Result = StarveResult | SweepResult | LoopResult | VerifyResult | WatchResult | DemoResult | ProfileResult
 KINDS: dict[str, type[Result]] = {
     "starve": StarveResult,
     "sweep": SweepResult,
@@ -32,6 +33,7 @@ KINDS: dict[str, type[Result]] = {
     "verify": VerifyResult,
     "watch": WatchResult,
     "busy": DemoResult,
+    "profile": ProfileResult,
 }
 """What can be recorded, and the type of its result."""
 
@@ -42,6 +44,7 @@ REPORTS: dict[type[Result], Callable[[Any], Report]] = {
     VerifyResult: verify.report,
     WatchResult: watch.report,
     DemoResult: demos.report,
+    ProfileResult: profile.report,
 }
 """What shows a result."""
 
@@ -91,7 +94,9 @@ def show(what: str, card: str | None = None, folder: Path = FOLDER) -> Report | 
 def picture(what: str, card: str | None = None, folder: Path = FOLDER) -> Figure | Note:
     """Only the picture of a recording's report, or a note that there is no recording."""
     shown = show(what, card, folder)
-    return shown if isinstance(shown, Note) else shown.figures[0]
+    if isinstance(shown, Note):
+        return shown
+    return shown.figures[0] if shown.figures else Note(f"The recording of `{what}` is words and tables, no picture")
 
 
 def _read(recording: Recording) -> Result:
