@@ -194,3 +194,8 @@ def test_the_wasted_card_minutes_are_the_arithmetic_of_their_prompt() -> None:
     slips = {cards * minutes * share, minutes * (1 - share), minutes * share, 100 * (1 - share), cards * minutes}
     for slip in slips:
         assert question.check(slip).says != question.data.wrong, f"{slip} has no words of its own"
+
+
+def test_several_that_are_missing_are_counted() -> None:
+    assert quiz.ask(CHAPTER, "whose-memory").check("a").says.endswith("2 more belong to it.")
+    assert quiz.ask(CHAPTER, "whose-memory").check("ab").says.endswith("1 more belongs to it.")

@@ -110,7 +110,8 @@ class Question:
                 return Feedback(False, option.says)
         missing = sum(option.right for option in self.data.options) - len(chosen)
         if missing:
-            return Feedback(False, f"What you chose is right, and {missing} more belongs to it.")
+            more = "1 more belongs" if missing == 1 else f"{missing} more belong"
+            return Feedback(False, f"What you chose is right, and {more} to it.")
         return Feedback(True, self.data.right)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:

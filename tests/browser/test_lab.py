@@ -65,9 +65,13 @@ class Asked(NamedTuple):
 
 ASKED_04 = Asked("04_starve", "what-can-help", "loaded-not-running", "need-workers", "wasted-share", "one-worker")
 ASKED_01 = Asked("01_verify", "round-trip", "which-memory", "seen-not-used", "time-to-ask", "srun-or-sbatch")
+ASKED_02 = Asked(
+    "02_watch", "loaded-barely-computing", "the-other-axis", "whose-memory", "card-minutes", "what-100-says"
+)
 NOTEBOOKS = {
     "small": (small_notebook, 60, ASKED_04),
     "01": (chapter("01_verify"), 240, ASKED_01),
+    "02": (chapter("02_watch"), 240, ASKED_02),
     "04": (chapter("04_starve"), 240, ASKED_04),
 }
 """What is opened, the seconds that running all its cells may take, and what is asked in it."""
