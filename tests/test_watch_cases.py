@@ -9,7 +9,7 @@ import pytest
 from watching import CARD, GIB, Scene, card, windows
 
 from gpuworkshop.figures.map import MIDDLE
-from gpuworkshop.instruments import watch
+from gpuworkshop.instruments import on_card, watch
 from gpuworkshop.instruments.on_card import OnCard
 from gpuworkshop.instruments.samples import WatchedCard
 from gpuworkshop.instruments.watch_result import CardWatch, TorchMemory, WatchResult
@@ -301,6 +301,7 @@ def test_a_card_that_could_not_be_told_apart_is_said(monkeypatch) -> None:
 
 
 def test_whose_a_process_is(monkeypatch) -> None:
+    monkeypatch.setattr(on_card.Processes, "_certain", lambda self, pid: True)  # the tests may run in a container
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     stranger = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
@@ -324,6 +325,14 @@ def test_whose_a_process_is(monkeypatch) -> None:
     finally:
         child.communicate(b"\n")
         stranger.communicate(b"\n")
+
+
+def test_w02_a_number_of_the_host_is_not_taken_for_a_process_in_here(monkeypatch) -> None:
+    """NVIDIA/nvidia-docker#1483: in a container, only a process that has a card open is the one that is meant."""
+    monkeypatch.setattr(on_card, "FIRST_NAMESPACE", "another")
+    scene = Scene(monkeypatch, card(processes=[{"pid": "parent", "used": GIB}], samples=windows(90))).looks(20)
+    (one,) = scene.result().cards[0].processes
+    assert one.who == "not visible" and "kill" not in str(watch.report(scene.result()))
 
 
 def test_a_child_that_was_just_started_is_ours(monkeypatch) -> None:

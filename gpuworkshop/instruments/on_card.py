@@ -10,7 +10,8 @@ from typing import Any, Literal
 import msgspec
 
 from gpuworkshop.instruments.cpu_use import PROC, stat
-from gpuworkshop.machine.nvml import Nvml
+from gpuworkshop.machine.nvml import Nvml, number
+from gpuworkshop.machine.processes import FIRST_NAMESPACE
 
 DEEPEST = 50
 """Generations between a process and the one that it descends from."""
@@ -67,12 +68,13 @@ class Processes:
             if who is not None:
                 before = self._seen.get(pid)
                 most = max((m for m in (memory, before and before.memory) if m is not None), default=None)
-                self._seen[pid] = OnCard(pid, who, self._name(pid) or (before.name if before else ""), most)
+                name = "" if who == "not visible" else self._name(pid) or (before.name if before else "")
+                self._seen[pid] = OnCard(pid, who, name, most)
 
     def _listed(self, function: str) -> dict[int, int | None] | None:
         """Memory by process id; None when no list can be had."""
         answer = self._nvml.ask(function, self._handle)
-        return None if answer is None else {int(p.pid): _bytes(p.usedGpuMemory) for p in answer}
+        return None if answer is None else {int(p.pid): number(p.usedGpuMemory) for p in answer}
 
     def _whose(self, pid: int, members: Set[int] | None) -> Who | None:
         """None for a process that has ended."""
@@ -82,6 +84,8 @@ class Processes:
             owner = (self._proc / str(pid)).stat().st_uid
         except OSError:
             return None
+        if not self._certain(pid):
+            return "not visible"
         if owner != os.getuid():
             return "another's"
         return "mine" if members is None or self._same_step(pid) else "mine, left over"
@@ -96,6 +100,18 @@ class Processes:
                 return False
             pid = found[0]
         return False
+
+    def _certain(self, pid: int) -> bool:
+        """Whether the driver means this process: in a container its numbers are the host's, and may be another's here.
+
+        There only a process that has a card open is taken for the one that is meant.
+        """
+        if _link(self._proc / "self" / "ns" / "pid") == FIRST_NAMESPACE:
+            return True
+        try:
+            return any("/dev/nvidia" in _link(file) for file in (self._proc / str(pid) / "fd").iterdir())
+        except OSError:
+            return False
 
     def _same_step(self, pid: int) -> bool:
         """Whether it is a task of the very Slurm step that this process is a task of."""
@@ -113,6 +129,8 @@ class Processes:
             return ""
 
 
-def _bytes(used: int | None) -> int | None:
-    """NVML says "not available" by None or by its largest number."""
-    return None if used is None or used >= 2**63 else int(used)
+def _link(path: Path) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
