@@ -14,6 +14,7 @@ from gpuworkshop.course.demos import BF16, FP32, ONE_THREAD, DemoResult, Seen
 from gpuworkshop.figures.at_work import Bar, at_work, share
 from gpuworkshop.instruments.samples import WatchedCard
 from gpuworkshop.instruments.watch_result import CardWatch, WatchResult
+from gpuworkshop.machine import gpus
 from gpuworkshop.machine.conditions import Conditions
 from gpuworkshop.report import Origin
 from gpuworkshop.timing import Comparison, Plan, Rate
@@ -44,6 +45,13 @@ def test_every_kind_of_work_runs_and_the_steps_are_compared_in_turn() -> None:
     assert got.faster.pairs >= 2 and got.fp32.unit == got.bf16.unit == "images/s"
     assert got.of(ONE_THREAD).busy is None or got.conditions.device != "cpu"
     assert msgspec.json.decode(msgspec.json.encode(got), type=DemoResult) == got
+
+
+@pytest.mark.parametrize(("gib", "batch"), [(139, 128), (16, 32), (None, 32)])
+def test_a_small_card_gets_a_small_batch(gib: int | None, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    card = gpus.Card("A Card", "GPU-0", memory_bytes=gib and gib * 2**30)
+    monkeypatch.setattr(gpus, "card", lambda device: card)
+    assert demos._batch("cuda:0") == batch
 
 
 def test_one_thread_computes_what_it_says() -> None:

@@ -19,7 +19,8 @@ from gpuworkshop import child
 from gpuworkshop.child import Progress, Tell
 from gpuworkshop.figures.at_work import Bar, at_work, share
 from gpuworkshop.instruments.watch_result import WatchResult
-from gpuworkshop.machine.conditions import Conditions
+from gpuworkshop.machine import gpus
+from gpuworkshop.machine.conditions import Conditions, conditions
 from gpuworkshop.numbers import with_unit
 from gpuworkshop.report import Finding, Origin, Report, Table, envelope
 from gpuworkshop.timing import Arm, Clock, Comparison, Plan, Rate, clock_for, in_turn, plan_for, run_block, warm_up
@@ -27,7 +28,9 @@ from gpuworkshop.workloads.config import UNIT, Job
 
 DEGREE = 1_000_000
 """Terms of the polynomial that one thread works through, one after the other."""
-BATCH = {"tiny": 32, "card": 128}
+BATCH, SMALL_BATCH = 128, 32
+ROOMY = 20 * 2**30
+"""Bytes of a card's memory from which on the larger batch fits in FP32."""
 SECONDS = 4.0
 """Each kind of work is watched for so long: twenty of the driver's windows."""
 ONE_THREAD, FP32, BF16 = "one thread", "FP32", "BF16"
@@ -68,17 +71,13 @@ def run(*, launcher: Sequence[str] = (), progress: Callable[[Progress], None] | 
 
 def in_child(request: None, tell: Tell) -> DemoResult:
     """What the child does."""
-    from gpuworkshop.machine.gpus import default_device
-
-    if default_device() == "cpu":
+    if gpus.default_device() == "cpu":
         raise ValueError("this needs a GPU, and there is none here")
-    return measure(Job("card"), default_device(), tell)
+    return measure(Job("card"), gpus.default_device(), tell)
 
 
 def measure(job: Job, device: str, tell: Tell, plan: Plan | None = None, seconds: float = SECONDS) -> DemoResult:
     """Watch each kind of work on ``device`` for so many ``seconds``, then measure the two steps in turn."""
-    from gpuworkshop.machine.conditions import conditions
-
     clock, plan = clock_for(device), plan or plan_for(device)
     tell.progress(0.0, "loading PyTorch and the network")
     arms = (OneThread(device), *_steps(job, device))
@@ -91,7 +90,7 @@ def measure(job: Job, device: str, tell: Tell, plan: Plan | None = None, seconds
     rounds = in_turn(steps, clock, plan, unit=UNIT, progress=lambda share: rest.progress(share, "FP32, BF16 in turn"))
     here = conditions(device)
     return DemoResult(
-        workload=f"{job.title}, batch {BATCH[job.preset]}, channels_last, resident",
+        workload=f"{job.title}, batch {_batch(device)}, channels_last, resident",
         seen=tuple(seen),
         fp32=rounds.rate(FP32),
         bf16=rounds.rate(BF16),
@@ -127,10 +126,16 @@ def _steps(job: Job, device: str) -> Iterator[Arm]:
     from gpuworkshop.instruments import arms
     from gpuworkshop.workloads import train
 
-    start = job.sizes.start.with_(batch_size=BATCH[job.preset], memory_format="channels_last")
+    start = job.sizes.start.with_(batch_size=_batch(device), memory_format="channels_last")
     for name, precision in ((FP32, "fp32"), (BF16, "bf16")):
         training = train.build(start.with_(precision=precision), job, device)
         yield arms.resident(name, training, arms.synthetic(training))
+
+
+def _batch(device: str) -> int:
+    """The batch of both steps: a large one where there is a card with room for it."""
+    card = gpus.card(device)
+    return BATCH if card and (card.memory_bytes or 0) >= ROOMY else SMALL_BATCH
 
 
 def watched(arm: Arm, clock: Clock, plan: Plan, seconds: float) -> Seen:
