@@ -103,7 +103,7 @@ with_loader = seen.result
 watch.report(with_loader)
 
 # %% compare-busy
-predict.compare("02-busy", watched.busy(seen.samples), seen.result.origin)
+predict.compare("02-busy", with_loader.busy_percent, with_loader.origin)
 
 # %% same-step [markdown]
 # Now the same step without the loader: one batch, which is on the device already, again and again. It learns
@@ -235,7 +235,8 @@ demos.report(busy) if busy else replay.show("busy")
 # **SM activity** is the share of the card's processors (SMs, *streaming multiprocessors*) that had work. **Tensor
 # activity** is the share of time in which the units for matrix products worked. Not every card and driver tell them.
 #
-# - One thread is enough for a high utilization. SM activity shows that the rest of the card stood by.
+# - One thread is enough for a high utilization. SM activity shows that the rest of the card stood by: an H200 has
+#   132 SMs, and one of them is 0.76%.
 # - In FP32 and in BF16 there is a kernel on the card nearly all the time. How many samples a second come out is
 #   another number.
 #

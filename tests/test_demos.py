@@ -99,6 +99,11 @@ def test_the_findings_say_the_measured_numbers() -> None:
     assert "tensor activity 0% and 30%" in precision.evidence
 
 
+def test_a_thread_that_fills_the_card_gets_no_verdict() -> None:
+    thread, _ = demos.findings(result(Seen(ONE_THREAD, 0.99, 0.5), Seen(FP32), Seen(BF16)))
+    assert "SM activity 50%" in thread.title and "no part" not in thread.evidence
+
+
 def test_what_the_driver_does_not_tell_is_n_a_and_no_claim_is_made() -> None:
     thread, precision = demos.findings(result(Seen(ONE_THREAD, 0.99), Seen(FP32), Seen(BF16)))
     assert (thread.level, precision.level) == ("unknown", "unknown")
@@ -131,7 +136,16 @@ def test_the_bars_are_as_long_as_their_shares() -> None:
 
 @pytest.mark.parametrize(
     ("value", "words"),
-    [(None, "n/a"), (float("nan"), "n/a"), (0.0, "0%"), (0.005, "0.5%"), (0.0053, "0.53%"), (0.74, "74%"), (1, "100%")],
+    [
+        (None, "n/a"),
+        (float("nan"), "n/a"),
+        (0.0, "0%"),
+        (2.3e-11, "<0.1%"),
+        (0.005, "0.5%"),
+        (0.0053, "0.53%"),
+        (0.74, "74%"),
+        (1, "100%"),
+    ],
 )
 def test_small_shares_keep_two_figures(value: float | None, words: str) -> None:
     assert share(value) == words

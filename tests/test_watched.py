@@ -1,4 +1,4 @@
-"""What a chapter takes from a watch: one number with its noise, runs side by side, and who was on the card."""
+"""What a chapter takes from a watch: runs side by side, and who was on the card."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from gpuworkshop.course import watched
 from gpuworkshop.course.faces import Note
-from gpuworkshop.instruments.samples import CardSample, Sample, WatchedCard
+from gpuworkshop.instruments.samples import WatchedCard
 from gpuworkshop.instruments.watch_result import CardWatch, OnCard, WatchResult
 from gpuworkshop.machine.conditions import Conditions
 
@@ -17,26 +17,6 @@ CARD = CardWatch(WatchedCard("GPU-0", "A Card", "cuda:0"), busy=0.12, windows=20
 
 def result(*cards: CardWatch, **facts: float) -> WatchResult:
     return WatchResult("a run", 4.0, cards, 0.2, 20, 0.01, HERE, HERE.origin, **facts)
-
-
-def samples(*busy: float | None, cpu: float | None = 0.5) -> list[Sample]:
-    return [Sample(0.2 * place, (CardSample("GPU-0", busy=one),), cpu=cpu) for place, one in enumerate(busy)]
-
-
-def test_utilization_is_the_mean_of_what_was_read_in_percent() -> None:
-    rate = watched.busy(samples(0.0, None, 0.5, 1.0, None))
-    assert (rate.value, rate.n, rate.unit) == (50.0, 3, "%")
-    assert rate.low < 50 < rate.high
-
-
-def test_without_a_card_it_is_the_share_of_the_cpus() -> None:
-    rate = watched.busy([Sample(float(place), cpu=cpu) for place, cpu in enumerate((None, 0.4, 0.6))])
-    assert rate.value == pytest.approx(50) and rate.n == 2
-
-
-def test_what_the_driver_does_not_tell_is_not_replaced_by_the_cpus() -> None:
-    assert watched.busy(samples(None, None)) is None
-    assert watched.busy([]) is None and watched.busy([Sample(0.2)]) is None
 
 
 def test_runs_stand_side_by_side_and_what_neither_knows_is_left_out() -> None:

@@ -18,7 +18,7 @@ import msgspec
 from gpuworkshop import child
 from gpuworkshop.child import Progress, Tell
 from gpuworkshop.figures.at_work import Bar, at_work, share
-from gpuworkshop.instruments.watch_result import WatchResult
+from gpuworkshop.instruments.watch_result import FEW_SMS, WatchResult
 from gpuworkshop.machine import gpus
 from gpuworkshop.machine.conditions import Conditions, conditions
 from gpuworkshop.numbers import with_unit
@@ -172,7 +172,8 @@ def _thread(result: DemoResult) -> Finding:
     power = f"power {_watts(thread.power)}, in the FP32 step {_watts(step.power)}"
     if thread.busy is None or thread.sm is None:
         return Finding("unknown", title, f"this driver does not tell both; {power}")
-    return Finding("notice", title, f"a kernel was there, and nearly all of the card had no part in it; {power}")
+    idle = "a kernel was there, and nearly all of the card had no part in it" if thread.sm < FEW_SMS else ""
+    return Finding("notice", title, "; ".join(filter(None, (idle, power))))
 
 
 def _precision(result: DemoResult) -> Finding:
@@ -180,7 +181,7 @@ def _precision(result: DemoResult) -> Finding:
     busy = f"GPU utilization {share(fp32.busy)} in FP32 and {share(bf16.busy)} in BF16"
     tensor = f"tensor activity {share(fp32.tensor)} and {share(bf16.tensor)}"
     level = "unknown" if fp32.busy is None or bf16.busy is None else "notice"
-    return Finding(level, f"The same training step, BF16 against FP32: {result.faster}", f"{busy}; {tensor}")
+    return Finding(level, f"The same training step in BF16: {result.faster}", f"{busy}; {tensor}")
 
 
 def report(result: DemoResult) -> Report:

@@ -1,25 +1,13 @@
-"""What a chapter takes from a watch: how busy it was as one number with its noise, and who was on the card."""
+"""What a chapter takes from a watch: two runs side by side, and who was on the card."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from gpuworkshop.course.faces import Note
-from gpuworkshop.instruments.samples import Sample, mean
+from gpuworkshop.instruments.samples import mean
 from gpuworkshop.instruments.watch_result import WatchResult, gib, percent
 from gpuworkshop.report import Finding, Report, Table
-from gpuworkshop.timing import Rate, level
-
-
-def busy(samples: Sequence[Sample]) -> Rate | None:
-    """GPU utilization in percent, over the looks that brought a new window; where there is no card, the share of the
-    job's CPUs in use. None when neither was read, and on a card whose driver does not tell it."""
-    cards = any(sample.cards for sample in samples)
-    if cards:
-        readings = [card.busy for sample in samples for card in sample.cards if card.busy is not None]
-    else:
-        readings = [sample.cpu for sample in samples if sample.cpu is not None]
-    return level([100 * reading for reading in readings], "%") if readings else None
 
 
 def side_by_side(runs: Mapping[str, WatchResult]) -> Report:

@@ -34,9 +34,11 @@ def at_work(bars: Sequence[Bar], origin: Origin) -> Figure:
 
 
 def share(value: float | None) -> str:
-    """A share in percent, with two figures where it is small: "100%", "0.53%", "n/a"."""
+    """A share in percent, with two figures where it is small: "100%", "0.53%", "<0.1%", "n/a"."""
     if not finite(value):
         return "n/a"
+    if 0 < value < 0.001:
+        return "<0.1%"
     return f"{value:.0%}" if value >= 0.1 or value == 0 else f"{float(f'{100 * value:.2g}'):g}%"
 
 
