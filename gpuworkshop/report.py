@@ -122,6 +122,8 @@ def clean(text: str) -> str:
     Names come from jobs, hosts and files; none of them may steer a terminal or break a page.
     Line breaks and tabs stay.
     """
+    if text.isascii() and text.isprintable():
+        return text
     return "".join(
         "\ufffd" if unicodedata.category(char) in ("Cc", "Cf", "Cs") and char not in "\n\t" else char for char in text
     )

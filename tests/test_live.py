@@ -110,7 +110,7 @@ def test_w01_a_slice_without_utilization_is_neither_idle_nor_busy() -> None:
     """Cases W01: NVML refuses utilization on MIG; it must never turn into 0 %."""
     meter = counted(steadily(lambda at: None, 100), Policy(seconds=60.0))
     assert meter.idle is None and meter.says == "idle time n/a" and meter.countdown == ""
-    assert meter.minutes == ("held 1.67 card-minutes", "used n/a")
+    assert meter.minutes == ("held 1.67 GPU-minutes", "used n/a")
 
 
 def test_minutes_are_held_by_every_card_and_used_by_what_ran() -> None:

@@ -44,7 +44,7 @@ class Meter(msgspec.Struct, frozen=True):
 
     `idle` is in seconds, 0 for a busy card, None when the card does not tell; `since_start`: it was never seen busy,
     so it may have been idle for longer. `limit` is in seconds, None when nobody knows it. `held` and `used` are
-    card-minutes. `policy` is what the site does, in a sentence.
+    GPU-minutes. `policy` is what the site does, in a sentence.
     """
 
     idle: float | None
@@ -74,10 +74,10 @@ class Meter(msgspec.Struct, frozen=True):
 
     @property
     def minutes(self) -> tuple[str, str]:
-        """The card-minutes held, and those of them in which a kernel ran."""
+        """The GPU-minutes held, and those of them in which a kernel ran."""
         share = f" ({self.used / self.held:.0%})" if self.used is not None and self.held > 0 else ""
         used = "n/a" if self.used is None else f"{self.used:.2f}"
-        return f"held {self.held:.2f} card-minutes", f"used {used}{share}"
+        return f"held {self.held:.2f} GPU-minutes", f"used {used}{share}"
 
 
 def live_strip(rows: Sequence[Row], meter: Meter | None, origin: Origin, stamp: str, seconds: float = 60) -> Figure:

@@ -1,4 +1,4 @@
-"""The idle meter: how long a card has been idle, what the site does about it, and the card-minutes of it all."""
+"""The idle meter: how long a card has been idle, what the site does about it, and the GPU-minutes of it all."""
 
 from __future__ import annotations
 

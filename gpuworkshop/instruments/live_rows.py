@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
 from gpuworkshop.figures.live import Line, Point, Row
-from gpuworkshop.instruments.samples import CardSample, Sample, WatchedCard, mean
+from gpuworkshop.instruments.samples import CardSample, Sample, WatchedCard
 
 SECONDS = 60.0
 """How much of the past the strip shows."""
@@ -89,13 +89,13 @@ def _points(reads: Sequence[Read]) -> tuple[Point, ...]:
     now, buckets = reads[-1][0], {}
     for at, value in reads:
         if value is not None:
-            buckets.setdefault(int(at / BUCKET), []).append((at, value))
+            total, count, _ = buckets.get(bucket := int(at / BUCKET), (0.0, 0, 0.0))
+            buckets[bucket] = total + value, count + 1, at
     points: list[Point] = []
-    for bucket in buckets.values():
-        before = now - bucket[-1][0]
-        if points and points[-1][0] - before > GAP:
-            points.append((before, None))
-        points.append((before, mean([(value, 1) for _, value in bucket])))
+    for total, count, at in buckets.values():
+        if points and points[-1][0] - (now - at) > GAP:
+            points.append((now - at, None))
+        points.append((now - at, total / count))
     return tuple(points)
 
 
