@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from standins import pynvml as fake_nvml
 
 from gpuworkshop.instruments import watch
@@ -36,20 +34,16 @@ class Scene:
     """A node and a sampler on a clock that stands still until :meth:`looks`."""
 
     def __init__(self, monkeypatch, *cards: dict, env: dict[str, str] | None = None, **node):
+        self.now = 100.05  # a look falls between the ends of two windows
         self.driver = fake_nvml.install({"devices": list(cards), **node}, monkeypatch)
-        self.now = 100.0
+        monkeypatch.setattr(fake_nvml.Driver, "elapsed", property(lambda driver: self.now))  # buffers and counters
         self.sampler = Sampler(env=env or {}, clock=lambda: self.now)
-        self._set_driver()
         self.sampler.open(Nvml())
-
-    def _set_driver(self) -> None:
-        self.driver.began = time.monotonic() - self.now  # its buffers and counters follow our clock
 
     def looks(self, count: int, every: float = 0.2) -> Scene:
         """Look so many times, after as many pauses."""
         for _ in range(count):
             self.now += every
-            self._set_driver()
             self.sampler.look()
         return self
 
