@@ -30,6 +30,7 @@ from gpuworkshop import timing
 from gpuworkshop.course import ask_cuda, exercise, lesson, place, policy, predict, progress, quiz, replay, script, where
 from gpuworkshop.course.checks.chapter01 import VALUES
 from gpuworkshop.instruments import verify
+from gpuworkshop.numbers import number
 
 # No card in this session? A launcher can borrow one just to measure:
 # launcher = ("srun", "--gres=gpu:1", "--cpus-per-task=8")
@@ -97,9 +98,9 @@ print("modules loaded:", os.environ.get("LOADEDMODULES") or "none")
 # **2. How many cards, of which model, with how much memory?**
 
 # %% models
-for number in range(torch.cuda.device_count()):
-    card = torch.cuda.get_device_properties(number)
-    print(f"cuda:{number}  {card.name}  {card.total_memory / 2**30:.1f} GiB")
+for index in range(torch.cuda.device_count()):
+    card = torch.cuda.get_device_properties(index)
+    print(f"cuda:{index}  {card.name}  {card.total_memory / 2**30:.1f} GiB")
 if not torch.cuda.device_count():
     print("No card. With one, this is a line with its number, its name and its memory.")
 
@@ -126,8 +127,8 @@ import pynvml
 
 try:
     pynvml.nvmlInit()
-    for number in range(pynvml.nvmlDeviceGetCount()):
-        handle = pynvml.nvmlDeviceGetHandleByIndex(number)
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
         print(pynvml.nvmlDeviceGetName(handle), pynvml.nvmlDeviceGetUUID(handle))
         print(f"  {memory.used / 2**30:.1f} of {memory.total / 2**30:.1f} GiB in use")
@@ -186,7 +187,7 @@ driver = max(said - start for start, said in zip(began, driver_said, strict=True
 print(result.origin)
 print(f"Claimed: under 5 s. Measured: {took}.")
 print(f"The driver's part was there after {driver:.2f} s at the latest.")
-print(f"In the last run, importing PyTorch took {result.torch.seconds.get('import torch', float('nan')):.1f} s.")
+print(f"In the last run, importing PyTorch took {number(result.torch.seconds.get('import torch'))} s.")
 
 # %% read-seconds [markdown]
 # Most of it is the start of Python and the import of PyTorch. On a cold file system that takes longer still. So the
@@ -265,7 +266,7 @@ quiz.ask("01_verify", "time-to-ask")
 # %% exercise-faulty [markdown] minutes=3
 # ## Exercise 2: three faults
 #
-# This script runs without an error message, if it runs at all. Three of its lines are wrong for its job.
+# Three lines of this script are wrong for its job. `sbatch` takes it all the same.
 
 # %% faulty-script
 script.faulty(site)
@@ -313,8 +314,8 @@ place.claims(site)
 # %% idle-power
 try:
     pynvml.nvmlInit()
-    for number in range(pynvml.nvmlDeviceGetCount()):
-        handle = pynvml.nvmlDeviceGetHandleByIndex(number)
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         watts = pynvml.nvmlDeviceGetPowerUsage(handle) / 1000
         print(f"Measured here, now: {pynvml.nvmlDeviceGetName(handle)} draws {watts:.0f} W.")
 except pynvml.NVMLError as error:

@@ -266,7 +266,8 @@ def test_the_choice_shows_every_partition_with_its_cards_and_limits() -> None:
     for partition in home.partitions:
         assert partition.name in text and partition.time_limit in text
     assert f"at most {home.partition(home.request.partition).running_jobs} running jobs a user" in text
-    assert home.interactive() in str(place.request(home))
+    request = str(place.request(home))
+    assert all(one in request for one in (home.interactive(), home.portal.url, home.help.email))
     assert home.conventions.cards in text and "claimed by" in text
 
 
@@ -274,6 +275,7 @@ def test_a_site_that_says_little_is_shown_with_little() -> None:
     generic = sites.load(sites.ANY)
     assert place.choice(generic).tables == () and place.claims(generic).tables == ()
     assert "srun" in str(place.request(generic)) and " -p " not in str(place.request(generic))
+    assert "Questions" not in str(place.request(generic)) and "None" not in str(place.request(generic))
 
 
 def test_a_claim_is_marked_as_one() -> None:

@@ -55,8 +55,14 @@ def _running_jobs(site: Site) -> Iterator[Finding]:
 
 
 def request(site: Site) -> Note:
-    """The line that asks for one card to work at."""
-    return Note("One card to work at: in a terminal of a login node", code=site.interactive())
+    """How one card to work at is asked for, and whom to ask."""
+    facts = (
+        ("In a browser", site.portal.url and f"{site.portal.name or 'the portal'}, {site.portal.url}"),
+        ("Questions", ", ".join(filter(None, (site.help.email, site.help.page, site.help.offers)))),
+        ("In a terminal", "on a login node:"),
+    )
+    known = tuple((name, value) for name, value in facts if value)
+    return Note(f"One card to work at: {site.name}", facts=known, code=site.interactive())
 
 
 def claims(site: Site) -> Report:
