@@ -292,3 +292,16 @@ def test_what_answers_is_not_taken_for_what_does_not(asked) -> None:
     for known in ("", uuid(1)):
         found = asked([silent], None, [seen(0, SLICE_SEEN.name, 9.75, known)])
         assert (found.mine[0].physical, found.unknown, found.others) == (None, ("cuda:0",), 1)
+
+
+def test_a_card_that_is_named_twice_makes_everything_unknown(asked) -> None:
+    found = asked([card(1), card(2)], f"{uuid(2)},{uuid(2)[:-1]}2,{uuid(1)}")
+    assert found.visible.kind == "hidden"
+    found = asked([card(1), card(2)], f"{uuid(2)},{uuid(2).upper()}")
+    assert (found.mine, found.unknown) == ((), (uuid(2), uuid(2).upper()))
+
+
+def test_cards_without_a_name_may_be_of_several_kinds(asked) -> None:
+    nameless = [card(n, name_error="Unknown") for n in (1, 2)]
+    assert asked(nameless, "1").unknown == ("1",)
+    assert [mine.cuda for mine in asked(nameless).mine] == [None, None]

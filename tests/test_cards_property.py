@@ -120,6 +120,7 @@ def variables(cards: list[True_]) -> st.SearchStrategy[str | None]:
     words += [part.uuid for part in slices] + [part.legacy for part in slices] + list(JUNK)
     entry = st.sampled_from(words).flatmap(lambda word: st.sampled_from((word, f" {word}", f"{word} ")))
     families = [[str(number) for number in range(5)], uuids, [part.uuid for part in slices]]
+    families += [[uuid, uuid[:9], uuid.replace("a", "A")] for uuid in uuids[:1]]
     one_kind = st.sampled_from([family for family in families if family]).flatmap(
         lambda family: st.lists(st.sampled_from(family), max_size=4)
     )

@@ -66,9 +66,11 @@ def _entries(node: Shown, says: Visible, certain: bool) -> Named:
         if says.kind == "numbers" and not certain and found:
             unknown.append(entry)
             continue
-        if len(found) != 1 or any(found[0] is card for card in taken):
+        if len(found) != 1:
             unknown += says.entries[place:]
             break
+        if any(found[0] is card for card in taken):  # one card twice: CUDA then takes none
+            return Named(unknown=says.entries)
         if any(physical.split and physical.card is found[0] for physical in node.cards):
             return Named(_in_order(taken), (*unknown, *says.entries[place + 1 :]), (found[0],))
         taken.append(found[0])
