@@ -64,13 +64,15 @@ def main() -> None:
     ask.add_argument("--nobody", action="store_true", help="give up root first")
     ask.add_argument("--seconds", type=float, default=180.0, help="time for the pairs (180)")
     asked = ask.parse_args()
-    if asked.nobody:
-        become_nobody()
 
+    import pynvml  # noqa: F401  read while root still can: Python may lie where nobody else may look
     import torch
 
     from gpuworkshop.instruments import watch
     from gpuworkshop.timing import Plan, clock_for, in_turn
+
+    if asked.nobody:
+        become_nobody()  # neither CUDA nor NVML is open yet
 
     torch.set_num_threads(1)
     device = "cuda:0" if torch.cuda.is_available() else "cpu"
