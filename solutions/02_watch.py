@@ -191,7 +191,7 @@ quadrants = exercise.open("02_watch", "quadrants")
 display(quadrants)
 
 # %% answer-quadrants
-# A place and a fix for each, such as ("top left", "feed").
+# A place and a fix for each, such as ("top right", "feed").
 ### BEGIN SOLUTION
 mine = {
     "pictures": ("top left", "feed"),
