@@ -35,8 +35,9 @@ notebooks: $(VENV)/.test ## write the notebooks from their sources in solutions/
 tables: $(VENV)/.course ## write the tables of README from the recordings
 	$(BIN)/python solutions/tables.py README.md
 
-bench: $(VENV)/.course ## time the start of the command against bare Python
+bench: $(VENV)/.course ## time the start of the command, and verify against the shortest use of PyTorch
 	$(BIN)/python tests/bench_start.py
+	$(BIN)/python tests/bench_verify.py
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

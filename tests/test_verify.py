@@ -228,12 +228,9 @@ def test_v14_which_kernels_a_card_runs(capability, kernels, runs) -> None:
 @pytest.mark.parametrize("whose", ["ours", "another's", "not visible"])
 def test_v16_an_exclusive_card_that_is_taken(monkeypatch, tmp_path, whose) -> None:
     """jade-hpc-gpu/jade-hpc-gpu.github.io#40 and #59, NVIDIA/DIGITS#2005, pytorch/pytorch#2614."""
-    if whose == "another's" and os.getuid() != 0:
-        whose = "not visible"  # only root can make a file of another user
-    proc = tmp_path / "proc"
     if whose != "not visible":
-        processes(tmp_path, 4242, whose == "ours")
-    monkeypatch.setattr(verify.verify_first, "PROC", proc)
+        processes(tmp_path, 4242, os.getuid() + (whose == "another's"))
+    monkeypatch.setattr(verify.verify_first, "PROC", tmp_path / "proc")
     taken = card(1, compute_mode=3, processes=[{"pid": 4242, "used": 70 * 2**20}])
     result = ask(monkeypatch, node(taken), torch_with(device(1), alloc_error=BUSY), JOB)
     (trip,) = failed(result)

@@ -1,6 +1,7 @@
 """What verify says beyond the five checks, how it goes wrong, and the verb."""
 
 import json
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -134,19 +135,22 @@ def test_errors_of_cuda_that_mean_one_thing(monkeypatch, said, title) -> None:
     ("command", "title"),
     [
         (b"python\0-m\0ipykernel_launcher\0", "forgotten notebook kernel of yours"),
-        (b"python\0train.py\0", "another process of yours"),
+        (b"python\0train.py\0", "another process of"),
     ],
 )
-def test_a_process_of_ones_own(monkeypatch, tmp_path, command, title) -> None:
-    monkeypatch.setattr(verify_first, "PROC", processes(tmp_path, 4242, True, command))
+@pytest.mark.parametrize("in_the_job", [True, False])
+def test_a_process_of_ones_own(monkeypatch, tmp_path, command, title, in_the_job) -> None:
+    """In a session of Open OnDemand a forgotten kernel is of the same job."""
+    monkeypatch.setattr(verify_first, "PROC", processes(tmp_path, 4242, os.getuid(), command))
+    (tmp_path / "proc" / "4242" / "cgroup").write_text("0::/system.slice/slurmstepd.scope/job_4711/step_0\n")
     busy = card(1, processes=[{"pid": 4242, "used": 3 * GIB}])
-    one = found(ask(monkeypatch, node(busy), torch_with(device(1))), "(4242)")
-    assert title in one.title and "3 GiB" in one.title and one.level == "warning" and one.fix.endswith("kill 4242")
+    one = found(ask(monkeypatch, node(busy), torch_with(device(1)), JOB if in_the_job else {}), "(4242)")
+    assert title in one.title and "3 GiB" in one.title and one.level == "warning" and "kill 4242" in one.fix
 
 
 def test_a_number_of_the_host_is_not_a_process_in_here(monkeypatch, tmp_path) -> None:
     """In a container the driver gives numbers of the host: a process here with that number has no card open."""
-    proc = processes(tmp_path, 4242, True)
+    proc = processes(tmp_path, 4242, os.getuid())
     (proc / "4242" / "fd" / "9").unlink()
     monkeypatch.setattr(verify_first, "PROC", proc)
     busy = card(1, processes=[{"pid": 4242, "used": 3 * GIB}])
@@ -258,6 +262,15 @@ def test_a_variable_left_over_from_an_earlier_shell(monkeypatch) -> None:
     result = ask(monkeypatch, node(card(1), card(2)), torch_with(device(2)), env)
     one = found(result, "left over from an earlier shell?")
     assert one.fix == "unset CUDA_VISIBLE_DEVICES" and "1 more card" in one.evidence
+
+
+def test_numbers_that_only_pytorch_can_tell_apart(monkeypatch) -> None:
+    """Two kinds of cards: which of them number 0 is, is known once PyTorch has answered; then how it is, too."""
+    env = {**JOB, "CUDA_VISIBLE_DEVICES": "0"}
+    small, large = card(1, "Quadro P1000", 8), card(2, "NVIDIA RTX A6000", 48)
+    result = ask(monkeypatch, node(small, large), torch_with(device(2, "NVIDIA RTX A6000", 48)), env)
+    assert [one.uuid for one in result.cards] == [uuid(2)]
+    assert result.state(result.cards[0]).total == 48 * GIB
 
 
 def test_a_card_that_is_not_there(monkeypatch) -> None:
@@ -430,7 +443,6 @@ def test_a_launcher_in_quotes_that_do_not_end(capsys) -> None:
 
 
 def test_a_launcher_that_is_not_there(monkeypatch, capsys) -> None:
-    monkeypatch.setattr(verify.disk, "Asking", lambda: SimpleNamespace(answer=lambda: None))
     assert cli.main(["verify", "--launcher", "no-such-launcher --now"]) == 1
     assert "no-such-launcher" in capsys.readouterr().err
 

@@ -157,16 +157,14 @@ def sliced(count: int = 2) -> dict[str, Any]:
     return card(1, mig={"enabled": True, "devices": slices})
 
 
-def processes(tmp_path, pid: int, owner_is_us: bool, command: bytes = b"python\0-m\0ipykernel_launcher\0") -> Path:
-    """A process table with one process that has a card open."""
+def processes(tmp_path: Path, pid: int, uid: int, command: bytes = b"python\0-m\0ipykernel_launcher\0") -> Path:
+    """A table of processes, seen from a container, with one process that has a card open."""
     place = tmp_path / "proc" / str(pid)
     (place / "fd").mkdir(parents=True)
     (place / "fd" / "9").symlink_to("/dev/nvidia0")
     (place / "cmdline").write_bytes(command)
-    (place / "comm").write_text("python\n")
-    (place / "stat").write_text(f"{pid} (python) S 1 {pid} {pid} 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 0\n")
-    if not owner_is_us:
-        os.chown(place, 12345, 12345)
+    (place / "status").write_text(f"Name:\tpython\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
+    (place / "stat").write_text(f"{pid} (python) S 1 {pid} {pid}\n")
     return tmp_path / "proc"
 
 

@@ -73,9 +73,9 @@ class _Asking:
         self._answer = Answer()
         self._step, self._since = "", time.monotonic()
         self._nvml: Nvml | None = None
-        self._disk = disk.Asking()
+        self._disk: disk.Asking | None = None
         self._place = Place()
-        self._caller = caller()
+        self._caller = Caller(interpreter.here())
 
     def run(self) -> VerifyResult:
         """Ask, and put the answers together."""
@@ -112,18 +112,18 @@ class _Asking:
         """What is asked in this process while the child imports PyTorch."""
         self._nvml = verify_first.open_driver()
         self._learn_first(verify_first.look(self._nvml))
-        self._place = place()
 
     def _learn_first(self, found: First) -> None:
+        """Say what the driver said, then ask what takes longer and nobody waits for."""
         self._answer = msgspec.structs.replace(self._answer, first=found)
         if self._say is not None:
             self._say(report(self._result(found, partial=True)))
+        self._disk, self._caller, self._place = disk.Asking(), caller(), place()
 
     def _learned(self, record: msgspec.Raw) -> None:
         answer = msgspec.json.decode(record, type=Answer)
         if answer.first is not None and self._answer.first is None:
             self._learn_first(answer.first)
-            self._place = place()
         first = answer.first or self._answer.first
         self._answer = Answer(answer.torch, first)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 from gpuworkshop.instruments.verify_cause import gib, leave, pip
-from gpuworkshop.instruments.verify_first import LEFT_OVER
 from gpuworkshop.instruments.verify_probe import Fault, Trip
 from gpuworkshop.instruments.verify_result import VerifyResult
 from gpuworkshop.machine.gpus import Card
+from gpuworkshop.machine.processes import Process
 from gpuworkshop.numbers import counted
 from gpuworkshop.report import Finding
 
@@ -91,19 +91,32 @@ def _held(result: VerifyResult, fault: Fault, card: Card | None) -> Finding:
     state = result.state(card) if card else None
     if state and state.mode == "prohibited":
         return Finding("fail", "The card is closed to everybody (prohibited mode)", str(fault), leave(result, card))
-    holder = next((one for one in state.processes), None) if state else None
+    holder = next(iter(state.on_card.processes or ()), None) if state else None
     mode = " (exclusive mode)" if state and state.mode == "exclusive" else ""
     if holder is None:
         return Finding("fail", f"The card is taken{mode}", f"{fault}; NVML names no process", leave(result, card))
     whose = {
-        "mine": ("this one", "# give it up: restart this kernel, then ask again"),
-        LEFT_OVER: ("your own", f"kill {holder.pid}   # or shut that kernel down: Running > Kernels in JupyterLab"),
-        "another's": ("another user's: the wrong card, or not yours alone", leave(result, card)),
+        "this": ("this one or belongs to it", "# give it up: restart this kernel, then ask again"),
+        "job": ("of this job", end(holder)),
+        "user": ("your own", end(holder)),
+        "other": ("another user's: the wrong card, or not yours alone", leave(result, card)),
         "not visible": ("not to be seen from here: another user's, or outside this container", leave(result, card)),
     }
-    words, fix = whose[holder.who]
-    evidence = f"{fault}; process {holder.pid} is {words}" + (f" ({holder.name})" if holder.name else "")
+    words, fix = whose[holder.whose]
+    evidence = f"{fault}; process {holder.pid} is {words}" + (f": {holder.command[:100]}" if holder.command else "")
     return Finding("fail", f"The card is held by process {holder.pid}{mode}", evidence, fix)
+
+
+def end(process: Process) -> str:
+    """How to end a process of one's own."""
+    if is_kernel(process):
+        return f"kill {process.pid}   # a notebook kernel of yours; or in JupyterLab: Running > Kernels > shut down"
+    return f"kill {process.pid}   # yours: {process.command[:60]}"
+
+
+def is_kernel(process: Process) -> bool:
+    """Whether it is the kernel of a notebook."""
+    return "ipykernel" in process.command or "colab_kernel" in process.command
 
 
 def _full(result: VerifyResult, fault: Fault, card: Card | None) -> Finding:
@@ -112,6 +125,6 @@ def _full(result: VerifyResult, fault: Fault, card: Card | None) -> Finding:
     own = []
     if state:
         evidence += f"; {gib(state.used)} of {gib(state.total)} in use"
-        own = [one for one in state.processes if one.who == LEFT_OVER]
-    fix = f"kill {own[0].pid}   # yours: {own[0].name}" if own else leave(result, card)
+        own = [one for one in state.on_card.visible if one.whose in ("job", "user")]
+    fix = end(own[0]) if own else leave(result, card)
     return Finding("fail", "The card has no memory left", evidence, fix)

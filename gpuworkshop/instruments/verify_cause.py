@@ -21,8 +21,10 @@ WITHOUT = "the lessons run on the CPU, and what needs a card is shown as a recor
 
 
 def gib(count: int | None) -> str:
-    """Bytes as GiB with four figures; "n/a" when nobody said."""
-    return f"{count / GIB:.4g} GiB" if count is not None else "n/a"
+    """Bytes as GiB with four figures, as MiB below 1 GiB; "n/a" when nobody said."""
+    if count is None:
+        return "n/a"
+    return f"{count / GIB:.4g} GiB" if count >= GIB else f"{count / 2**20:.0f} MiB"
 
 
 def level(number: int | None) -> str:
@@ -32,9 +34,9 @@ def level(number: int | None) -> str:
 
 def leave(result: VerifyResult, card: Card | None = None) -> str:
     """How to get away from a broken node, and whom to tell."""
-    node = result.first.job.node or result.first.host
-    what = f"{node}, card {card.uuid}" if card else node
-    away = f"sbatch --exclude={node} job.sh   # and the same for srun\n" if result.first.job.here else ""
+    node = result.first.node
+    what = f"{node}, card {card.uuid}" if card and card.uuid else node
+    away = f"sbatch --exclude={node} job.sh   # and the same for srun\n" if result.first.slurm else ""
     return f"{away}# write to {result.place.staff}: {what}; with the output of: gpuworkshop verify --json"
 
 
@@ -51,8 +53,7 @@ def why_not(result: VerifyResult) -> Finding | None:
 def _causes(result: VerifyResult) -> Iterator[Finding | None]:
     yield _stopped(result)
     yield _no_torch(result)
-    if not result.usable:
-        yield _split(result)
+    yield _split(result)
     if result.torch.available:
         return
     yield _hidden(result)
@@ -108,9 +109,9 @@ def _no_torch(result: VerifyResult) -> Finding | None:
 
 
 def _split(result: VerifyResult) -> Finding | None:
-    split = result.first.cards.split_without_slice
-    if not split:
+    if not result.split:
         return None
+    split = result.first.cards.split_without_slice
     names = ", ".join(dict.fromkeys(card.name for card in split))
     evidence = f"{names}: MIG mode is on; {VARIABLE} is {quoted(result)} and names no slice that this job could use"
     fix = "srun --gres=gpu:1g.10gb:1 ...   # a slice; `sinfo -o %G` lists the names of this cluster"
@@ -222,13 +223,13 @@ def _no_card(result: VerifyResult) -> Finding | None:
     evidence = f"{nvml}; PyTorch {build.version if build else 'n/a'}"
     if result.cards or first.cards.others:
         return None
-    if job.id:
-        if job.cards.isdecimal() and int(job.cards):
-            title = f"Slurm gave this job {counted(int(job.cards), 'card')}, and none is here"
+    if job is not None:
+        if job.gpus_on_node:
+            title = f"Slurm gave this job {counted(job.gpus_on_node, 'card')}, and none is here"
             return Finding("fail", title, f"job {job.id} on {first.host}; {evidence}", leave(result))
         title = "This job has no GPU: none was asked for (--gres / --gpus)"
         return Finding("warning", title, f"job {job.id}, partition {job.partition or 'n/a'}; {evidence}", _ask(result))
-    if job.here:
+    if first.slurm:
         title = "No GPU here and no Slurm job: this looks like a login node"
         return Finding("warning", title, f"{first.host}: SLURM_JOB_ID is unset; {evidence}", _ask(result))
     if first.device_files:

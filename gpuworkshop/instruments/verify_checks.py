@@ -54,6 +54,8 @@ def names(cards: tuple[Card, ...]) -> str:
 
 def _cards(result: VerifyResult) -> Finding:
     cards, first = result.cards, result.first
+    if result.split:
+        return Finding("notice", "No slice for this process", f"split: {names(first.cards.split_without_slice)}")
     if result.torch.available and cards:
         evidence = "; ".join(_named(card) for card in cards)
         return Finding("ok", f"{names(cards)}"[0].upper() + names(cards)[1:], evidence)
@@ -82,14 +84,18 @@ def _variable(result: VerifyResult) -> Iterator[Finding]:
     if says.kind == "hidden":
         yield Finding("notice", f"{VARIABLE} is {quoted(result)}: it hides every card", says.why)
         return
-    evidence = [f"{VARIABLE}={quoted(result)}"]
-    if job.numbers:
-        evidence.append(f"Slurm's numbers on the node are {job.numbers}: another count, never CUDA's")
+    evidence = []
+    if job and job.gpu_numbers:
+        evidence.append(f"Slurm's numbers on the node are {job.gpu_numbers}: another count, never CUDA's")
     entries, sees = len(says.entries), len(result.torch.seen)
     listed = entries + len(says.ignored)
     if says.ignored:
         title = f"{VARIABLE} lists {listed}, and CUDA takes {entries}"
-        yield Finding("notice" if says.kind == "slices" else "warning", title, f"{'; '.join(evidence)}: {says.why}")
+        yield Finding(
+            "notice" if says.kind == "slices" else "warning",
+            title,
+            "; ".join([f"{quoted(result)}: {says.why}", *evidence]),
+        )
     elif result.torch.available and sees < entries:
         title = f"{VARIABLE} lists {entries}, and CUDA sees {sees}"
         evidence += [f"not known here: {', '.join(result.first.cards.unknown)}"] if result.first.cards.unknown else []
@@ -104,10 +110,10 @@ def _names(result: VerifyResult, evidence: list[str]) -> Finding:
     entries = len(says.entries)
     thing = {"slices": "MIG slice"}.get(says.kind, "card")
     title = f"{VARIABLE} is {quoted(result)}: {counted(entries, thing)}"
-    if job.id:
-        if job.cards.isdecimal() and entries < int(job.cards):
+    if job:
+        if job.gpus_on_node and entries < job.gpus_on_node:
             evidence.append("a subset: right if you meant it")
-            return Finding("notice", f"{title} of the {job.cards} of this job", "; ".join(evidence))
+            return Finding("notice", f"{title} of the {job.gpus_on_node} of this job", "; ".join(evidence))
         return Finding("ok", title, "; ".join(evidence))
     if result.first.cards.others and says.kind == "numbers":  # a scheduler that is not Slurm writes UUIDs
         evidence.append(f"it hides {counted(result.first.cards.others, 'more card')}")
@@ -117,17 +123,17 @@ def _names(result: VerifyResult, evidence: list[str]) -> Finding:
 
 
 def _unset_fix(result: VerifyResult) -> str:
-    if result.first.job.id:
+    if result.first.job:
         return f"# take the line that sets {VARIABLE} out of the job script: Slurm sets it"
     return f"unset {VARIABLE}"
 
 
 def _unset(result: VerifyResult) -> Finding:
     job = result.first.job
-    if not job.id:
+    if not job:
         return Finding("ok", f"{VARIABLE} is unset: normal outside Slurm", "CUDA then sees every card")
     title = f"{VARIABLE} is unset inside job {job.id}: no GPU was asked for"
-    evidence = f"SLURM_GPUS_ON_NODE is {job.cards or 'unset'}"
+    evidence = f"SLURM_GPUS_ON_NODE is {job.gpus_on_node or 'unset'}"
     if not result.cards:
         return Finding("notice", title, evidence)
     evidence += f"; this process sees {counted(len(result.cards), 'card')}, which may be other people's"
@@ -146,6 +152,8 @@ def _nvml(result: VerifyResult) -> Finding:
     counted_by_nvml = f"driver {first.driver or 'n/a'}; NVML shows {counted(len(result.cards), 'card')} of this process"
     if first.cards.others:
         counted_by_nvml += f" and {first.cards.others} more"
+    if result.split:
+        return Finding("ok", "NVML agrees: the card is split, and no slice is this process's", f"driver {first.driver}")
     if not result.torch.available:
         if not result.cards:
             return Finding("ok", "NVML agrees: no card for this process", counted_by_nvml)
@@ -190,6 +198,11 @@ def _silent(result: VerifyResult) -> Finding:
 
 def _round_trip(result: VerifyResult) -> Iterator[Finding]:
     trips, stopped = result.torch.trips, result.stopped
+    if result.split:
+        yield Finding(
+            "unknown", "Round trip not possible without a slice", "; ".join(str(t.fault) for t in trips if t.fault)
+        )
+        return
     if not trips:
         why = "PyTorch did not get that far" if result.there_is_a_card else "there is no card"
         yield Finding("unknown" if result.there_is_a_card else "notice", f"Round trip not tried: {why}")

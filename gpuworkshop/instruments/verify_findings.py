@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterator
 
 from gpuworkshop.instruments.verify_cause import gib, level
@@ -54,13 +53,13 @@ def cards(result: VerifyResult) -> Table:
 def where(result: VerifyResult) -> Table:
     """Where this was asked, in the words of whoever would have to look at it."""
     first, build, job = result.first, result.torch.build, result.first.job
-    slurm = f"{job.id}, partition {job.partition or 'n/a'}" if job.id else "none" if job.here else ""
+    slurm = f"{job.id}, partition {job.partition or 'n/a'}" if job else "none" if first.slurm else ""
     rows = [
         ("host", first.host),
         ("Slurm job", slurm),
         ("CPUs", f"{first.cpus.count}, said by {first.cpus.said_by}"),
         ("driver", f"{first.driver or 'n/a'}, serves CUDA {level(first.serves)}" if first.driver else "n/a"),
         ("PyTorch", f"{build.version} in {build.place}" if build else "n/a"),
-        ("Python", f"{platform.python_version()}, {result.caller.python.executable}"),
+        ("Python", f"{first.python}, {result.caller.python.executable}"),
     ]
     return Table(("", "here"), tuple(row for row in rows if row[1]), "where this was asked")

@@ -7,29 +7,28 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
-from gpuworkshop.instruments.cpu_use import PROC
-from gpuworkshop.instruments.on_card import OnCard, Processes
-from gpuworkshop.machine import allocation, gpus
+from gpuworkshop.machine import allocation, gpus, job, processes, rated
 from gpuworkshop.machine.allocation import Cpus
 from gpuworkshop.machine.gpus import Card, Cards, Seen
+from gpuworkshop.machine.job import Job
 from gpuworkshop.machine.nvml import Nvml, Refusal, in_time
+from gpuworkshop.machine.processes import OnCard
+from gpuworkshop.machine.rated import Rated
 
 NVML_SECONDS = 5.0
-DEV = Path("/dev")
-LEFT_OVER = "mine, left over"
+DEV, PROC = Path("/dev"), processes.PROC
 _MODES = {0: "default", 1: "exclusive", 2: "prohibited", 3: "exclusive"}
 
 
 class State(msgspec.Struct, frozen=True):
-    """How one card is now, as the driver says it. None: it does not say."""
+    """How one card is, as the driver says it before PyTorch is asked. None: it does not say."""
 
     used: int | None = None
     total: int | None = None
@@ -39,46 +38,38 @@ class State(msgspec.Struct, frozen=True):
     """Uncorrectable memory errors since the driver was loaded."""
     rows_failed: bool = False
     """A bad row of memory that could not be replaced."""
-    processes: tuple[OnCard, ...] = ()
-    """Before PyTorch is asked; those that only draw a screen are left out."""
-    kernels: tuple[int, ...] = ()
-    """Those of this user's processes that are kernels of notebooks."""
+    on_card: OnCard = OnCard(None)
+    rated: Rated | None = None
+    """What the table has for it, once PyTorch has said what it is."""
 
 
-class Job(msgspec.Struct, frozen=True):
-    """What Slurm says of this job; "" for what it does not say. ``id`` "" outside a job."""
-
-    here: bool
-    """Whether there is a Slurm at all."""
-    id: str = ""
-    partition: str = ""
-    node: str = ""
-    cards: str = ""
-    """Cards of the job on this node, as Slurm counts them."""
-    numbers: str = ""
-    """Their numbers on the node: never those of CUDA."""
-
-
-class First(msgspec.Struct, frozen=True, tag="first"):
+class First(msgspec.Struct, frozen=True):
     """All that is known before PyTorch. ``serves`` is the CUDA level of the driver, such as 12040 for 12.4."""
 
     host: str
+    python: str
+    """Version of the Python that was asked."""
     system: str
     wsl: bool
     device_files: bool
-    """Whether the kernel's driver shows a card in /dev."""
+    """Whether the system shows a card of NVIDIA in /dev."""
     driver: str
     serves: int | None
     refusal: Refusal | None
     """Why NVML does not answer at all."""
     cards: Cards
-    """As the environment names them."""
+    """As the environment names them; as PyTorch sees them once it has answered."""
     states: dict[str, State]
     """By UUID, of this job's cards."""
-    order: str
-    """CUDA_DEVICE_ORDER."""
-    job: Job
+    slurm: bool
+    """Whether there is a Slurm at all."""
+    job: Job | None
     cpus: Cpus
+
+    @property
+    def node(self) -> str:
+        """The name of this machine, as the scheduler has it where there is one."""
+        return (self.job and self.job.this_node) or self.host
 
 
 def open_driver() -> Nvml:
@@ -90,38 +81,39 @@ def look(nvml: Nvml, env: Mapping[str, str] = os.environ) -> First:
     """Everything that can be said at once."""
     mine = gpus.cards(env, nvml=nvml)
     release = platform.release().lower()
+    here = job.job(env)
     return First(
         host=platform.node(),
+        python=platform.python_version(),
         system=platform.system(),
         wsl="microsoft" in release or "wsl" in release,
-        device_files=any(re.fullmatch(r"nvidia\d+", file.name) for file in _entries(DEV)),
+        device_files=any(DEV.glob("nvidia[0-9]*")),
         driver=gpus.driver_version(nvml),
         serves=nvml.ask("nvmlSystemGetCudaDriverVersion"),
         refusal=nvml.problem,
         cards=mine,
-        states=states(nvml, mine.mine),
-        order=env.get("CUDA_DEVICE_ORDER", ""),
-        job=_job(env),
+        states={card.uuid: state(nvml, card, env) for card in mine.mine},
+        slurm=bool(here or env.get("SLURM_CONF") or shutil.which("sbatch", path=env.get("PATH"))),
+        job=here,
         cpus=allocation.cpus(env),
     )
 
 
 def joined(nvml: Nvml, first: First, seen: Sequence[Seen], env: Mapping[str, str] = os.environ) -> First:
-    """The same with the cards as PyTorch sees them."""
+    """The same with the cards as PyTorch sees them, held to the table of what such cards can do."""
     found = gpus.cards(env, seen, nvml)
-    new = [card for card in found.mine if card.uuid not in first.states]
-    return msgspec.structs.replace(first, cards=found, states=first.states | states(nvml, new))
+    states = dict(first.states)
+    for card in found.mine:
+        as_seen = next((device for device in seen if device.cuda == card.cuda), None)
+        known = states.get(card.uuid) or state(nvml, card, env)
+        states[card.uuid] = msgspec.structs.replace(known, rated=rated.rated(nvml, card, as_seen))
+    return msgspec.structs.replace(first, cards=found, states=states)
 
 
-def states(nvml: Nvml, cards: Sequence[Card]) -> dict[str, State]:
-    """How each of these cards is, by UUID; those that NVML does not know are left out."""
-    handles = ((card, nvml.handle(card.uuid)) for card in cards)
-    return {card.uuid: _state(nvml, card, handle) for card, handle in handles if handle is not None}
-
-
-def _state(nvml: Nvml, card: Card, handle: Any) -> State:
+def state(nvml: Nvml, card: Card, env: Mapping[str, str] = os.environ) -> State:
+    """How a card is now; what NVML does not say of it is None."""
+    handle = nvml.handle(card.uuid)
     whole = nvml.handle(card.parent) if card.mig else handle
-    found = _processes(nvml, handle)
     memory = nvml.memory(handle)
     kind, counter = nvml.constant("NVML_MEMORY_ERROR_TYPE_UNCORRECTED"), nvml.constant("NVML_VOLATILE_ECC")
     rows = nvml.ask("nvmlDeviceGetRemappedRows", whole)
@@ -131,57 +123,5 @@ def _state(nvml: Nvml, card: Card, handle: Any) -> State:
         mode=_MODES.get(nvml.ask("nvmlDeviceGetComputeMode", whole), ""),
         uncorrected=nvml.ask("nvmlDeviceGetTotalEccErrors", whole, kind, counter),
         rows_failed=bool(rows and rows[3]),
-        processes=found,
-        kernels=tuple(one.pid for one in found if one.who == LEFT_OVER and _is_kernel(one.pid)),
+        on_card=processes.processes(nvml, card, env, PROC),
     )
-
-
-def _processes(nvml: Nvml, handle: Any) -> tuple[OnCard, ...]:
-    """Who holds the card; "mine" is this process and what it started."""
-    listed = Processes(nvml, handle, PROC)
-    listed.look({os.getpid()})
-    return tuple(_sure(one) for one in listed.seen or () if one.who != "display")
-
-
-def _sure(one: OnCard) -> OnCard:
-    """In a container a number of the host can be that of another process in here: then it is not to be seen."""
-    if one.who != LEFT_OVER or _holds_a_card(one.pid):
-        return one
-    return msgspec.structs.replace(one, who="not visible", name="")
-
-
-def _holds_a_card(pid: int) -> bool:
-    for file in _entries(PROC / str(pid) / "fd"):
-        try:
-            if "/dev/nvidia" in os.readlink(file):
-                return True
-        except OSError:  # closed meanwhile
-            continue
-    return False
-
-
-def _is_kernel(pid: int) -> bool:
-    try:
-        command = (PROC / str(pid) / "cmdline").read_bytes()
-    except OSError:
-        return False
-    return b"ipykernel" in command or b"colab_kernel" in command
-
-
-def _job(env: Mapping[str, str]) -> Job:
-    number = env.get("SLURM_JOB_ID", "")
-    return Job(
-        here=bool(number or env.get("SLURM_CONF") or shutil.which("sbatch", path=env.get("PATH"))),
-        id=number,
-        partition=env.get("SLURM_JOB_PARTITION", ""),
-        node=env.get("SLURMD_NODENAME", ""),
-        cards=env.get("SLURM_GPUS_ON_NODE", ""),
-        numbers=env.get("SLURM_STEP_GPUS") or env.get("SLURM_JOB_GPUS", ""),
-    )
-
-
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError:
-        return []

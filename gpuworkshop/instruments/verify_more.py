@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuworkshop.instruments.on_card import OnCard
-from gpuworkshop.instruments.verify_card import can_run, kernels
+from gpuworkshop.instruments.verify_card import can_run, end, is_kernel, kernels
 from gpuworkshop.instruments.verify_cause import VARIABLE, gib, leave, pip, quoted
 from gpuworkshop.instruments.verify_checks import names
-from gpuworkshop.instruments.verify_first import LEFT_OVER
 from gpuworkshop.instruments.verify_result import VerifyResult
-from gpuworkshop.machine import disk_findings, frontend_findings, interpreter, specs
+from gpuworkshop.machine import disk_findings, frontend_findings, interpreter
 from gpuworkshop.machine.gpus import Card
+from gpuworkshop.machine.processes import Process
 from gpuworkshop.numbers import counted
 from gpuworkshop.report import Finding
 
@@ -41,7 +40,7 @@ def _expectation(result: VerifyResult) -> Iterator[Finding]:
     wrong = [card for card in result.cards if not wanted.fits(card.name)]
     if wrong:
         job = result.first.job
-        where = f"partition {job.partition}, " if job.partition else ""
+        where = f"partition {job.partition}, " if job and job.partition else ""
         evidence = f"{where}{result.first.host}: {names(tuple(wrong))}"
         fix = "# look at -p and --gres of the job; `gpuworkshop site show` lists partitions and cards"
         yield Finding("fail", f"Expected {wanted.title}, got {wrong[0].name}", evidence, fix)
@@ -78,31 +77,31 @@ def _card(result: VerifyResult, card: Card) -> Iterator[Finding]:
 
 def _processes(result: VerifyResult, card: Card) -> Iterator[Finding]:
     state, where = result.state(card), _where(card)
-    for one in state.processes:
-        yield _process(result, card, one, where)
-    if not state.processes and state.used is not None and state.used > CONTEXT and not card.integrated:
+    listed = state.on_card.processes or ()
+    for one in listed:
+        if one.kind != "graphics":
+            yield _process(result, one, where)
+    if not listed and state.used is not None and state.used > CONTEXT and not card.integrated:
         title = f"{where}: {gib(state.used)} in use by nobody that can be seen from here"
         evidence = f"of {gib(state.total)}; a process outside of this job or container, or a driver that keeps it"
         yield Finding("notice", title, evidence)
 
 
-def _process(result: VerifyResult, card: Card, one: OnCard, where: str) -> Finding:
+def _process(result: VerifyResult, one: Process, where: str) -> Finding:
     holds = f"holds {gib(one.memory)}" if one.memory is not None else "is on the card, memory n/a"
-    if one.who == "mine":
-        fix = "# free it: restart this kernel"
-        return Finding("notice", f"{where}: this process itself {holds}", f"process {one.pid}", fix)
-    if one.who == LEFT_OVER:
-        is_kernel = one.pid in result.state(card).kernels
-        what = "a forgotten notebook kernel of yours" if is_kernel else "another process of yours"
-        fix = "# Running > Kernels > shut down, or: " if is_kernel else ""
-        return Finding("warning", f"{where}: {what} ({one.pid}) {holds}", one.name, f"{fix}kill {one.pid}")
-    who = "another user's process" if one.who == "another's" else "a process that cannot be seen from here"
+    if one.whose == "this":
+        return Finding("notice", f"{where}: this process itself {holds}", f"process {one.pid}", "# restart this kernel")
+    if one.whose in ("job", "user"):
+        what = {"job": "another process of this job", "user": "another process of yours"}[one.whose]
+        what = "a forgotten notebook kernel of yours?" if is_kernel(one) else what
+        return Finding("warning", f"{where}: {what} ({one.pid}) {holds}", one.command[:200], end(one))
+    who = "another user's process" if one.whose == "other" else "a process that cannot be seen from here"
     evidence = "what is measured on a shared card is not judged; another user's, or one outside of this container"
     return Finding("warning", f"{where} is shared: {who} ({one.pid}) {holds}", evidence, _elsewhere(result))
 
 
 def _elsewhere(result: VerifyResult) -> str:
-    if not result.first.job.id:
+    if not result.first.job:
         return "nvidia-smi   # then wait, or choose another card with " + VARIABLE
     return f"# Slurm gives a card to one job: write to {result.place.staff} with this report, or start the job again"
 
@@ -125,7 +124,8 @@ def _kind(result: VerifyResult, card: Card) -> Iterator[Finding]:
     if card.mig:
         title = f"{where} is a MIG slice: a process gets one slice, so one process has one card here"
         yield Finding("notice", title, f"{card.uuid}, {gib(card.memory_bytes)}, part of {card.parent or 'n/a'}")
-    if card.virtual:
+    rated = result.state(card).rated
+    if card.virtual or (rated is not None and rated.why == "virtual GPU"):
         says = "clocks, power and temperature may not be answered (n/a), and expandable_segments cannot work"
         yield Finding("notice", f"{where} is a virtual GPU: {card.name}", says)
     if card.integrated:
@@ -135,21 +135,16 @@ def _kind(result: VerifyResult, card: Card) -> Iterator[Finding]:
 
 def _table(result: VerifyResult, card: Card) -> Iterator[Finding]:
     """What the card reports, held against the table of what such a card has."""
-    spec = result.spec(card)
-    if spec is None or card.mig:
+    rated, where = result.state(card).rated, _where(card)
+    if rated is None or rated.spec is None:
         return
-    seen = next((device for device in result.torch.seen if device.cuda == card.cuda), None)
-    facts = {"multiprocessors": card.multiprocessors, "memory_bytes": card.memory_bytes}
-    if seen:
-        facts |= {"clock_khz": seen.clock_khz, "memory_clock_khz": seen.memory_clock_khz, "bus_bits": seen.bus_bits}
-    for line in specs.disagreements(spec, **facts):
-        where = _where(card)
-        low, high = spec.memory
+    low, high = rated.spec.memory
+    for line in rated.disagreements:
         if line.startswith("memory") and card.memory_bytes and card.memory_bytes < low * 2**30:
             title = f"{where} has less memory than it should: {gib(card.memory_bytes)}, not {low:g} to {high:g} GiB"
-            yield Finding("warning", title, f"{line}; {', '.join(spec.sources.memory)}", leave(result, card))
+            yield Finding("warning", title, f"{line}; {', '.join(rated.spec.sources.memory)}", leave(result, card))
         else:
-            title = f"{where} does not report what the table has for {spec.title}"
+            title = f"{where} does not report what the table has for {rated.spec.title}"
             yield Finding("notice", title, f"{line}; peaks are not shown for it")
 
 
@@ -180,7 +175,7 @@ def _software(result: VerifyResult) -> Iterator[Finding]:
         ):
             title = f"{_where(card)}: this PyTorch has no kernels for it, the driver compiles them at the first use"
             yield Finding("notice", title, f"sm_{card.capability[0]}{card.capability[1]}; {', '.join(kernels(result))}")
-    if build and not build.cuda and not build.hip and result.first.job.here and not result.there_is_a_card:
+    if build and not build.cuda and not build.hip and result.first.slurm and not result.there_is_a_card:
         title = "This PyTorch is built for the CPU: it would not use a GPU either"
         yield Finding("warning", title, f"PyTorch {build.version}", pip(result, "--force-reinstall torch"))
     if result.torch.available is False and build and not build.mps:
@@ -202,13 +197,14 @@ def _around(result: VerifyResult) -> Iterator[Finding]:
         title = f"This task may use {first.cpus.count} of the {asked} CPUs of its job"
         evidence = f"said by {first.cpus.said_by}; srun does not take over --cpus-per-task"
         yield Finding("warning", title, evidence, "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK")
-    if result.caller.front.kind != "none":
-        yield from frontend_findings.findings(result.caller.front)
+    front = result.caller.front
+    if front is not None and front.kind != "none":
+        yield from frontend_findings.findings(front)
     if result.disk is not None:
         yield from disk_findings.findings(result.disk)
     if place.problem:
         yield Finding("warning", "The site file cannot be used", place.problem, "gpuworkshop site check")
-    if first.job.id and result.cards and place.idle.cancels:
+    if first.job and result.cards and place.idle.cancels:
         after = f" after {place.idle.minutes:g} minutes" if place.idle.minutes else ""
         title = f"{place.name} cancels jobs that hold an idle card{after}"
         yield Finding("notice", title, f"{place.idle.says} (claimed by: {place.source})")

@@ -1,7 +1,7 @@
 """What PyTorch answers, asked step by step in a child process: the calling process never wakes CUDA and can still fork.
 
 Before a step its name is told, after it everything known so far: when a step does not come back, or takes the process
-with it, the caller knows which one it was and keeps the rest. Nothing but torch is imported here.
+with it, the caller knows which one it was and keeps the rest. No package but torch is imported here.
 """
 
 from __future__ import annotations

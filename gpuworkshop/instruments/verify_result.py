@@ -56,8 +56,8 @@ class Caller(msgspec.Struct, frozen=True):
     """The process that asked: which Python, which front end, and how many cards it sees if it has woken CUDA itself."""
 
     python: Interpreter
-    front: FrontEnd
-    bindings: dict[str, str]
+    front: FrontEnd | None = None
+    bindings: dict[str, str] = {}
     """Installed packages that bring, or claim to bring, the module pynvml, with their versions."""
     awake: int | None = None
 
@@ -107,6 +107,11 @@ class VerifyResult(msgspec.Struct, frozen=True):
         return any(trip.same and trip.bf16 is not False and not trip.fault for trip in self.torch.trips)
 
     @property
+    def split(self) -> bool:
+        """Whether all there is are cards in MIG mode of which this job has no slice."""
+        return bool(self.first.cards.split_without_slice) and not self.usable
+
+    @property
     def there_is_a_card(self) -> bool:
         """Whether anything, the driver or the system, shows a card, whoever's it is."""
         seen = self.first.cards
@@ -116,12 +121,6 @@ class VerifyResult(msgspec.Struct, frozen=True):
     def state(self, card: Card) -> State:
         """How a card is now; nothing known where NVML does not know it."""
         return self.first.states.get(card.uuid, State())
-
-    def spec(self, card: Card) -> specs.Spec | None:
-        """The card's line in the table of what cards can do; None where there is none, or several."""
-        seen = next((device for device in self.torch.seen if device.cuda == card.cuda), None)
-        facts = {} if seen is None else {"clock_khz": seen.clock_khz, "memory_clock_khz": seen.memory_clock_khz}
-        return specs.find(card.name, memory_bytes=card.memory_bytes, multiprocessors=card.multiprocessors, **facts)
 
 
 def expected(name: str, families: Iterable[tuple[str, str, str]]) -> Expected | None:
