@@ -10,8 +10,8 @@ from gpuworkshop.instruments.samples import CardSample, Sample, WatchedCard
 
 SECONDS = 60.0
 """How much of the past the strip shows."""
-BUCKET = 0.5
-"""Seconds that become one point of a line."""
+BUCKET = 1.0
+"""Seconds that become one point of a line: half the points are half the time taken from a cell that trains."""
 GAP = 3.0
 """Seconds without a reading that interrupt a line. The driver's windows are 1/6 to 1 s long."""
 MOST_CARDS = 8
