@@ -121,7 +121,7 @@ def test_minutes_are_held_by_every_card_and_used_by_what_ran() -> None:
 
 
 def test_samples_are_counted_once_however_often_they_are_shown() -> None:
-    samples, meter = steadily(lambda at: 0.5, 60), IdleMeter(Policy())
+    samples, meter = steadily(lambda at: 1.0 if at < 20 else 0.0, 60), IdleMeter(Policy())
     for end in (100, 200, 300, 300):
         meter.add(samples[:end])
     assert meter.read((ONE,)) == counted(samples)
@@ -302,6 +302,16 @@ def test_a_stopped_chart_draws_no_more_and_leaves_its_watch_alone(shown: Any) ->
     shown.chart._thread.join(PATIENCE)
     assert not shown.chart._thread.is_alive()
     assert (len(shown.paper.drawings), len(shown.paper.last)) == (drawn, 1) and not shown.seen.over
+
+
+def test_nothing_is_drawn_over_the_last_picture(shown: Any) -> None:
+    assert shown.paper.fresh.wait(PATIENCE)
+    with shown.chart._ending:
+        drawn = len(shown.paper.drawings)
+        shown.chart._thread.join(4 * watch_live.PERIOD)  # by now it waits for its turn to draw
+        shown.chart._stopping.set()
+    shown.chart._thread.join(PATIENCE)
+    assert len(shown.paper.drawings) == drawn
 
 
 def test_an_interrupted_cell_ends_the_chart_and_a_finished_one_does_not(shown: Any) -> None:
