@@ -302,8 +302,8 @@ assert ladder.check(trial).done
 # %% on-a-card [markdown] minutes=1
 # ## The whole ladder, on a card
 #
-# The same naive start on a card, as a recording: its mark names the card and the day. Below it stands a recording of the
-# loop: one change after the other, each measured in turn with the run before it.
+# The same naive start on a card, as a recording: its mark names the card and the day. Below it stands a recording of
+# the loop: one change after the other, each measured in turn with the run before it.
 
 # %% recorded-starve
 replay.show("starve")
