@@ -164,6 +164,8 @@ def loop(*, budget: str | None = None, max_changes: int | None = None, where: Wh
 
     with bad_input("--budget: "):
         limit = None if budget is None else seconds(budget)
+    if max_changes is not None and max_changes < 0:
+        raise BadInput(f"--max-changes is {max_changes}: it counts changes, 0 or more")
     most = {} if max_changes is None else {"max_changes": max_changes}
     result = climb.run(where.job(), budget_seconds=limit, **most, **where.how("loop"))
     return show(climb, result, where.as_json)

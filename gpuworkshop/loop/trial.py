@@ -6,6 +6,7 @@ import time
 from contextlib import ExitStack
 
 import msgspec
+import torch
 
 from gpuworkshop.child import Tell
 from gpuworkshop.instruments import arms
@@ -21,6 +22,9 @@ from gpuworkshop.timing import Comparison, Plan, clock_for, in_turn, plan_for
 from gpuworkshop.workloads import images, pictures
 from gpuworkshop.workloads.config import UNIT, Job, TrainConfig, changed
 from gpuworkshop.workloads.train import Training, build, endless
+
+CANNOT = (LoaderFault, pictures.PictureFault, torch.OutOfMemoryError)
+"""What a changed run may meet that the unchanged one does not: then it is refused, and a loop goes on."""
 
 SEEDS = (0, 1)
 """Seeds of the unchanged run that a changed one is held against."""
@@ -47,7 +51,7 @@ class Bench:
         began = time.perf_counter()
         try:
             slow, fast = self.build(before), self.build(after)
-        except LoaderFault as fault:
+        except CANNOT as fault:
             return self._refused(before, after, str(fault))
         paid = time.perf_counter() - began if after.data_path == "pre-decoded" != before.data_path else 0.0
         try:
@@ -56,7 +60,7 @@ class Bench:
                 in_trial = [stack.enter_context(arms.real(name, run)) for name, run in runs]
                 watch = lambda share: tell.progress(0.8 * share)  # noqa: E731
                 rounds = in_turn(in_trial, self.clock, self.plan, unit=UNIT, progress=watch)
-        except LoaderFault as fault:
+        except CANNOT as fault:
             return self._refused(before, after, str(fault))
         comparison = rounds.compare("before", "after")
         remedy = explaining(before, after)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -11,12 +12,14 @@ DataPath = Literal["cpu-decode", "card-decode", "pre-decoded"]
 Precision = Literal["fp32", "tf32", "bf16"]
 MemoryFormat = Literal["contiguous", "channels_last"]
 CHOICES = {"data_path": DataPath, "precision": Precision, "memory_format": MemoryFormat}
+MOST = {"workers": 512, "prefetch_factor": 4096, "batch_size": 1_000_000}
+"""The largest number that a setting may have; what is beyond was not meant, and would stop the machine."""
 
 
 class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The settings of one training run; only what some remedy changes. The defaults are the naive start.
 
-    Raises ValueError for combinations that PyTorch would refuse, in one clear line.
+    Raises ValueError for values of a wrong kind and combinations that PyTorch would refuse, in one clear line.
     """
 
     data_path: DataPath = "cpu-decode"
@@ -32,6 +35,11 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name, choices in CHOICES.items():
             if getattr(self, name) not in get_args(choices):
                 raise ValueError(f"{name} is {getattr(self, name)!r}: one of {', '.join(get_args(choices))}")
+        for name in ("pin_memory", "persistent_workers"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} is {getattr(self, name)!r}: True or False")
+        for name, most in MOST.items():
+            _check_count(name, getattr(self, name), most)
         if self.workers < 0:
             raise ValueError(f"workers is {self.workers}: it counts processes, 0 or more")
         if self.batch_size < 1:
@@ -45,7 +53,26 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def with_(self, **changes) -> TrainConfig:
         """A copy with some settings changed; checked like a new one."""
-        return msgspec.convert({**msgspec.structs.asdict(self), **changes}, TrainConfig)
+        for name in changes:
+            if name not in self.__struct_fields__:
+                raise ValueError(_no_setting(name))
+        return TrainConfig(**{**msgspec.structs.asdict(self), **changes})
+
+
+def _check_count(name: str, value: Any, most: int) -> None:
+    """ValueError for what is no whole number, or far too large; None is allowed where the setting allows it."""
+    if value is None and name == "prefetch_factor":
+        return
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{name} is {value!r}: a whole number")
+    if value > most:
+        raise ValueError(f"{name} is {value}: more than {most} is surely not meant")
+
+
+def _no_setting(name: str) -> str:
+    near = difflib.get_close_matches(name, TrainConfig.__struct_fields__, 1)
+    instead = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(TrainConfig.__struct_fields__)}"
+    return f"there is no setting {name!r}: {instead}"
 
 
 def changed(before: TrainConfig, after: TrainConfig) -> tuple[str, ...]:
@@ -96,8 +123,15 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self):
         if self.preset not in PRESETS:
             raise ValueError(f"no preset {self.preset!r}: there are {' and '.join(PRESETS)}")
-        if not 0 <= self.storage_wait_ms <= 10_000:
-            raise ValueError(f"storage_wait_ms is {self.storage_wait_ms:g}: between 0 and 10000")
+        if self.data is not None and not isinstance(self.data, str):
+            raise ValueError(f"data is {self.data!r}: the name of a folder, as text")
+        if self.data == "":
+            raise ValueError("data is empty: name a folder of pictures")
+        if not isinstance(self.seed, int):
+            raise ValueError(f"seed is {self.seed!r}: a whole number")
+        wait = self.storage_wait_ms
+        if not isinstance(wait, int | float) or not 0 <= wait <= 10_000:
+            raise ValueError(f"storage_wait_ms is {wait!r}: between 0 and 10000")
 
     @property
     def sizes(self) -> Preset:
@@ -121,9 +155,18 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return words + (", own pictures" if self.data else "") + (", planted wait" if self.planted else "")
 
 
+LONGEST = 7 * 86_400.0
+"""Seconds; the longest duration that can be asked for."""
+
+
 def seconds(text: str) -> float:
-    """A duration such as ``90s``, ``2m`` or ``45`` in seconds; ValueError for anything else."""
+    """A duration such as ``90s``, ``2m`` or ``45`` in seconds; ValueError for anything else, and for no time at all."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m|min)?\s*", text)
     if not found:
         raise ValueError(f"{text!r} is not a duration: write 90s or 2m")
-    return float(found[1]) * (60 if found[2] in ("m", "min") else 1)
+    value = float(found[1]) * (60 if found[2] in ("m", "min") else 1)
+    if not 0 < value < LONGEST:
+        raise ValueError(
+            f"{text[:20]!r} is {'no time at all' if value == 0 else 'longer than a week'}: write 90s or 2m"
+        )
+    return value

@@ -23,8 +23,9 @@ from torchvision.io import ImageReadMode, decode_jpeg
 from torchvision.models import resnet50
 from torchvision.transforms import v2
 
+from gpuworkshop.numbers import counted
 from gpuworkshop.workloads.config import Job, TrainConfig
-from gpuworkshop.workloads.pictures import Pictures, open_rgb, pre_decode
+from gpuworkshop.workloads.pictures import PictureFault, Pictures, open_rgb, pre_decode
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SCALE, RATIO = (0.25, 1.0), (3 / 4, 4 / 3)
@@ -93,9 +94,13 @@ def packed(samples: list[tuple[np.ndarray, int]]) -> tuple[torch.Tensor, torch.T
 
 def loader(config: TrainConfig, job: Job, pictures: Pictures) -> DataLoader:
     """The DataLoader of a config. ValueError when the set is smaller than one batch."""
+    if not len(pictures):
+        raise ValueError(
+            "the folder has 1 picture, and every fifth is held out, the first among them: nothing to train on"
+        )
     if len(pictures) < config.batch_size:
         raise ValueError(
-            f"the data set has {len(pictures)} pictures, fewer than one batch of {config.batch_size}: "
+            f"the data set has {counted(len(pictures), 'picture')}, fewer than one batch of {config.batch_size}: "
             f"no full batch to train on; use batch_size <= {len(pictures)}"
         )
     knobs = dict(
@@ -130,7 +135,7 @@ class Prepare:
         *pictures, labels = batch
         if self.config.data_path == "card-decode":
             lengths, data = pictures
-            decoded = decode_jpeg(list(data.split(lengths.tolist())), ImageReadMode.RGB, self.device)
+            decoded = _decoded(list(data.split(lengths.tolist())), self.device)
             pictures = torch.cat([self.crop(picture[None]) for picture in decoded])
         else:
             pictures = pictures[0].to(self.device, non_blocking=True)
@@ -147,6 +152,17 @@ class Prepare:
     def normalize(self, pictures: torch.Tensor) -> torch.Tensor:
         """Subtract the mean and divide by the spread of each channel."""
         return pictures.sub_(self.mean).div_(self.std)
+
+
+def _decoded(files: list[torch.Tensor], device: str) -> list[torch.Tensor]:
+    """The bytes of JPEG files as uint8 RGB (3, H, W) each. PictureFault for a batch with one that is no whole JPEG."""
+    try:
+        return decode_jpeg(files, ImageReadMode.RGB, device)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        first = str(error).strip().partition("\n")[0][:200]
+        raise PictureFault(f"cannot decode a picture of this batch: {first}") from error
 
 
 def random_crop(pictures: torch.Tensor, px: int) -> torch.Tensor:

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -32,12 +33,20 @@ VERSION = 1
 SUFFIXES = (".jpg", ".jpeg")
 EVERY = 5
 """One in so many pictures of a folder is held out."""
+HALF = ".half-"
+"""In the name of what is being written, before it gets its own name."""
+LEFT_BEHIND = 86_400.0
+"""Seconds after which such a thing belongs to a process that was killed."""
 
 Progress = Callable[[float], None]
 
 
 def _quiet(share: float) -> None:
     pass
+
+
+class PictureFault(ValueError):
+    """A picture that cannot be decoded; the message says which, or that it is one of a batch."""
 
 
 class Pictures(msgspec.Struct, frozen=True):
@@ -87,38 +96,83 @@ def held_out_set(data: str | None = None, progress: Progress = _quiet) -> Pictur
 
 def read_folder(folder: str) -> Pictures:
     """The JPEG files below ``folder``; each folder that holds some is a class. ValueError when there are none."""
-    root = Path(folder).expanduser()
-    if not root.is_dir():
-        raise ValueError(f"no folder {folder!r}")
-    files = sorted(f for f in root.rglob("*") if f.suffix.lower() in SUFFIXES and f.is_file())
+    try:
+        files = _jpegs(folder)
+    except OSError as error:  # no right to look, a name too long
+        raise ValueError(f"cannot look into {folder[:80]!r}: {error.strerror or error}") from None
     if not files:
         raise ValueError(f"no JPEG file (.jpg, .jpeg) in {folder!r} or below")
-    names = sorted({file.parent for file in files})
-    labels = tuple(names.index(file.parent) for file in files)
-    return Pictures(tuple(map(str, files)), labels, len(names))
+    label = {name: place for place, name in enumerate(sorted({file.parent for file in files}))}
+    return Pictures(tuple(map(str, files)), tuple(label[file.parent] for file in files), len(label))
+
+
+def _jpegs(folder: str) -> list[Path]:
+    try:
+        root = Path(folder).expanduser()
+    except RuntimeError:  # ~somebody who is not there
+        raise ValueError(f"no folder {folder!r}") from None
+    if root.is_file():
+        raise ValueError(f"no folder {folder!r}: this is a file, name the folder of the pictures")
+    if not root.is_dir():
+        raise ValueError(f"no folder {folder!r}")
+    return sorted(f for f in root.rglob("*") if f.suffix.lower() in SUFFIXES and f.is_file())
 
 
 def written_set(name: str, numbers: Sequence[int], progress: Progress = _quiet) -> Pictures:
-    """The kit's pictures with these numbers; written first if they are not in the cache."""
+    """The kit's pictures with these numbers; written first if they are not in the cache, or not all of them."""
     folder = cache_folder() / f"pictures-v{VERSION}-{name}-{len(numbers)}"
-    if not folder.exists():
+    if not _whole(folder, numbers):
         _write_all(folder, numbers, progress)
     files = tuple(str(folder / f"{number}.jpg") for number in numbers)
     return Pictures(files, tuple(number % CLASSES for number in numbers), CLASSES)
 
 
+def _whole(folder: Path, numbers: Sequence[int]) -> bool:
+    """Whether a folder holds these pictures, none of them empty: a cleaned-up cache often keeps the folder."""
+    try:
+        sizes = {entry.name: entry.stat().st_size for entry in os.scandir(folder)}
+    except OSError:
+        return False
+    return all(sizes.get(f"{number}.jpg") for number in numbers)
+
+
 def _write_all(folder: Path, numbers: Sequence[int], progress: Progress) -> None:
     """Write into a temporary folder and rename it: whoever is first wins, nobody sees half a set."""
-    half = Path(tempfile.mkdtemp(prefix=folder.name, dir=folder.parent))
-    try:
-        deque(in_workers(partial(write_picture, str(half)), numbers, progress), maxlen=0)
+    with _being_written(folder):
+        half = Path(tempfile.mkdtemp(prefix=folder.name + HALF, dir=folder.parent))
         try:
-            half.rename(folder)
+            deque(in_workers(partial(write_picture, str(half)), numbers, progress), maxlen=0)
+            if folder.exists() and not _whole(folder, numbers):
+                shutil.rmtree(folder, ignore_errors=True)
+            try:
+                half.rename(folder)
+            except OSError:
+                if not folder.exists():
+                    raise
+        finally:
+            shutil.rmtree(half, ignore_errors=True)
+
+
+@contextmanager
+def _being_written(target: Path) -> Iterator[None]:
+    """Sweep what killed writers left beside ``target``; ValueError where the cache has no room or cannot be written."""
+    _sweep(target.parent)
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise ValueError(
+            f"cannot write to the cache {str(target.parent)!r}: {why}. Set GPUWORKSHOP_CACHE to a folder with more room"
+        ) from error
+
+
+def _sweep(folder: Path) -> None:
+    for path in folder.glob(f"*{HALF}*"):
+        try:
+            if time.time() - path.stat().st_mtime > LEFT_BEHIND:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
         except OSError:
-            if not folder.exists():
-                raise
-    finally:
-        shutil.rmtree(half, ignore_errors=True)
+            pass  # somebody else's, or gone already
 
 
 class _Work:
@@ -196,7 +250,7 @@ def _ellipse(random: np.random.Generator) -> np.ndarray:
 def open_rgb(file: str, wait_seconds: float = 0.0):
     """A picture file as a decoded RGB PIL image, after a planted wait of so many seconds.
 
-    ValueError names a file that cannot be read.
+    PictureFault names a file that cannot be read.
     """
     from PIL import Image
 
@@ -204,33 +258,53 @@ def open_rgb(file: str, wait_seconds: float = 0.0):
     try:
         with Image.open(file) as image:
             return image.convert("RGB")
-    except OSError as error:
-        why = error.strerror or str(error).partition(" '")[0]
-        raise ValueError(f"cannot read picture {file!r}: {why}") from error
+    except Exception as error:  # a decoder has many ways to fail, each with its own class
+        why = getattr(error, "strerror", None) or str(error).partition(" '")[0] or type(error).__name__
+        raise PictureFault(f"cannot read picture {file!r}: {why}") from error
 
 
 def pre_decode(pictures: Pictures, px: int, progress: Progress = _quiet) -> Path:
     """Decode all pictures once into a uint8 file (N, 3, px, px) in the cache; returns its path."""
     file = cache_folder() / f"decoded-{px}px-{fingerprint(pictures)}.npy"
-    if not file.exists():
-        half = file.with_suffix(f".{os.getpid()}.npy")
-        try:
-            rows = np.lib.format.open_memmap(half, "w+", np.uint8, (len(pictures), 3, px, px))
-            for position, row in enumerate(in_workers(partial(square, px), pictures.files, progress)):
-                rows[position] = row
-            rows.flush()
-            half.replace(file)
-        finally:
-            half.unlink(missing_ok=True)
+    shape = len(pictures), 3, px, px
+    if not _holds(file, shape):
+        with _being_written(file):
+            _decode_all(file, shape, in_workers(partial(square, px), pictures.files, progress))
     return file
 
 
+def _holds(file: Path, shape: tuple[int, ...]) -> bool:
+    """Whether a file is a whole array of bytes of this shape."""
+    try:
+        found = np.load(file, mmap_mode="r")
+    except (OSError, ValueError, EOFError):  # not there, cut off, something else
+        return False
+    return found.shape == shape and found.dtype == np.uint8
+
+
+def _decode_all(file: Path, shape: tuple[int, ...], rows: Iterator[np.ndarray]) -> None:
+    """Write the rows as bytes: through a memory map a full disk would end this process with a bus error."""
+    half = Path(tempfile.mkdtemp(prefix=file.stem + HALF, dir=file.parent))
+    try:
+        with open(half / file.name, "wb") as out:
+            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(out, header)
+            for row in rows:
+                out.write(np.ascontiguousarray(row).tobytes())
+        (half / file.name).replace(file)
+    finally:
+        shutil.rmtree(half, ignore_errors=True)
+
+
 def fingerprint(pictures: Pictures) -> str:
-    """A short name for exactly these files, their sizes and times."""
+    """A short name for exactly these files, their sizes and times. PictureFault names one that is gone."""
     found = hashlib.sha256()
     for file in pictures.files:
-        seen = Path(file).stat()
-        found.update(f"{file}\0{seen.st_size}\0{seen.st_mtime_ns}\0".encode())
+        try:
+            seen = Path(file).stat()
+        except OSError as error:
+            raise PictureFault(f"cannot read picture {file!r}: {error.strerror}") from None
+        found.update(os.fsencode(file) + f"\0{seen.st_size}\0{seen.st_mtime_ns}\0".encode())
     return found.hexdigest()[:16]
 
 

@@ -1,0 +1,122 @@
+"""Training on text: a small GPT on a language that was made up, so that there is something to learn without a download.
+
+The language has an alphabet of tokens and one rule: the next token follows from the two before it, most of the time.
+What a model can learn is therefore known: the loss of one that has learned the rule is :func:`floor`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import Dataset
+
+ALPHABET = 16
+FAITHFUL = 0.9
+"""Share of tokens that follow the rule; the others are drawn evenly from the alphabet."""
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """The size of a GPT: blocks, width, heads, and tokens of context."""
+
+    blocks: int
+    width: int
+    heads: int
+    context: int
+
+
+class MadeUpText(Dataset):
+    """Sequences of the made-up language: int64 (context + 1,) each, from a seed, the same on every machine."""
+
+    def __init__(self, sequences: int, context: int, seed: int = 0):
+        self.tokens = torch.from_numpy(write(sequences, context + 1, seed))
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self.tokens[index]
+
+
+def write(sequences: int, length: int, seed: int) -> np.ndarray:
+    """Text of the made-up language: int64 (sequences, length)."""
+    draw, rule = np.random.default_rng(seed), _rule()
+    text = draw.integers(ALPHABET, size=(sequences, length))
+    follows = draw.random((sequences, length)) < FAITHFUL
+    for place in range(2, length):
+        ruled = rule[text[:, place - 2], text[:, place - 1]]
+        text[:, place] = np.where(follows[:, place], ruled, text[:, place])
+    return text
+
+
+def _rule() -> np.ndarray:
+    """The token that follows each pair of tokens."""
+    return np.random.default_rng(20).integers(ALPHABET, size=(ALPHABET, ALPHABET))
+
+
+def floor() -> float:
+    """The loss of a model that knows the rule, in nats a token; nothing can end below it for long."""
+    by_rule = FAITHFUL + (1 - FAITHFUL) / ALPHABET
+    other = (1 - FAITHFUL) / ALPHABET
+    return -by_rule * math.log(by_rule) - (ALPHABET - 1) * other * math.log(other)
+
+
+class Attention(nn.Module):
+    """Causal self-attention: (B, T, width) -> (B, T, width)."""
+
+    def __init__(self, shape: Shape):
+        super().__init__()
+        self.heads = shape.heads
+        self.project = nn.Linear(shape.width, 3 * shape.width, bias=False)
+        self.back = nn.Linear(shape.width, shape.width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, time, width = x.shape
+        q, k, v = (
+            part.view(batch, time, self.heads, width // self.heads).transpose(1, 2)
+            for part in self.project(x).split(width, dim=2)
+        )
+        seen = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.back(seen.transpose(1, 2).reshape(batch, time, width))
+
+
+class Block(nn.Module):
+    """Attention, then a small network at every place; each adds to what came in."""
+
+    def __init__(self, shape: Shape):
+        super().__init__()
+        self.before_attention, self.attention = nn.LayerNorm(shape.width), Attention(shape)
+        self.before_network = nn.LayerNorm(shape.width)
+        self.network = nn.Sequential(
+            nn.Linear(shape.width, 4 * shape.width), nn.GELU(), nn.Linear(4 * shape.width, shape.width)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attention(self.before_attention(x))
+        return x + self.network(self.before_network(x))
+
+
+class GPT(nn.Module):
+    """Tokens int64 (B, T) -> logits (B, T, alphabet)."""
+
+    def __init__(self, shape: Shape, alphabet: int = ALPHABET, *, checkpointing: bool = False):
+        super().__init__()
+        self.checkpointing = checkpointing
+        self.token = nn.Embedding(alphabet, shape.width)
+        self.place = nn.Embedding(shape.context, shape.width)
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.blocks))
+        self.last = nn.LayerNorm(shape.width)
+        self.head = nn.Linear(shape.width, alphabet, bias=False)
+        for part in self.modules():
+            if isinstance(part, nn.Linear | nn.Embedding):
+                nn.init.normal_(part.weight, std=0.02)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.token(tokens) + self.place(torch.arange(tokens.shape[1], device=tokens.device))
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if self.checkpointing and self.training else block(x)
+        return self.head(self.last(x))
