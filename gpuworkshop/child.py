@@ -26,12 +26,17 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TextIO
 
 import msgspec
 
 PACKAGE = __package__ or "gpuworkshop"
 TAIL_LINES = 40
+LONGEST_WORDS = 300
+"""Characters kept of a line that is no message of ours."""
+LONGEST_MESSAGE = 1 << 24
+"""Bytes of one message; a launcher that never ends its line must not fill the memory."""
 PATIENCE = 0.5
 """Seconds between asking a child to end and ending it."""
 
@@ -132,21 +137,25 @@ def run(
     """Call ``target`` ("module:function" of this package) in a child and return its result as ``type``.
 
     ``launcher`` is put in front of the command (``("srun", "--gres=gpu:1")``). ``meanwhile`` is called once, here,
-    while the child starts. Raises :class:`ChildFailed` with the child's own message when it fails, dies, or takes
+    while the child starts. Raises :class:`ChildFailed` when the request cannot be sent or the command not be started
+    (both bad input), and with the child's own message when it fails, dies, answers with something else, or takes
     longer than ``timeout``: seconds, or a :class:`Deadline` that is moved as the child goes on.
     """
     command = [*launcher, python, "-m", f"{PACKAGE}.child", target]
+    said = _encoded(request)
     lines: queue.Queue[bytes | None] = queue.Queue()
     log: deque[str] = deque(maxlen=TAIL_LINES)
     process = _start(command)
+    guard = None
     try:
+        guard = _guard(process) if launcher else None
         readers = [
             threading.Thread(target=_read_messages, args=(process.stdout, lines), daemon=True),
             threading.Thread(target=_read_log, args=(process.stderr, log), daemon=True),
         ]
         for reader in readers:
             reader.start()
-        _send(process, request)
+        _send(process, said)
         if meanwhile is not None:
             meanwhile()
         deadline = timeout if isinstance(timeout, Deadline) else Deadline(timeout)
@@ -154,6 +163,8 @@ def run(
         return _unpack(answer, type, process, readers, log)
     finally:
         end(process)
+        if guard is not None:
+            guard.communicate(b".")
 
 
 def _start(command: list[str]) -> subprocess.Popen:
@@ -161,26 +172,43 @@ def _start(command: list[str]) -> subprocess.Popen:
     try:
         return subprocess.Popen(command, start_new_session=True, **pipes)
     except OSError as error:
-        raise ChildFailed(f"could not start {command[0]!r}: {error.strerror or error}") from None
+        raise ChildFailed(f"could not start {command[0]!r}: {error.strerror or error}", bad_input=True) from None
+    except ValueError as error:  # a zero byte in a word
+        raise ChildFailed(f"could not start {command[0]!r}: {error}", bad_input=True) from None
 
 
-def _send(process: subprocess.Popen, request: Any) -> None:
+def _guard(process: subprocess.Popen) -> subprocess.Popen:
+    """What ends a launcher if this process is killed."""
+    command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py")), str(process.pid)]
+    nothing = subprocess.DEVNULL
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=nothing, stderr=nothing, start_new_session=True)
+
+
+def _encoded(request: Any) -> bytes:
     try:
-        process.stdin.write(msgspec.json.encode(request) + b"\n")
+        return msgspec.json.encode(request) + b"\n"
+    except (TypeError, ValueError) as error:  # a stub, or a name that is no text in this locale
+        raise ChildFailed(f"what is asked for cannot be sent to a child: {error}", bad_input=True) from None
+
+
+def _send(process: subprocess.Popen, request: bytes) -> None:
+    try:
+        process.stdin.write(request)
         process.stdin.flush()
     except BrokenPipeError:
         pass  # the child is gone already; its exit status and log tell why
 
 
 def _read_messages(pipe, lines: queue.Queue) -> None:
-    for line in pipe:
-        lines.put(line)
+    for line in iter(lambda: pipe.readline(LONGEST_MESSAGE), b""):
+        whole = line.endswith(b"\n") or len(line) < LONGEST_MESSAGE
+        lines.put(line if whole else line[:LONGEST_WORDS])
     lines.put(None)
 
 
 def _read_log(pipe, log: deque[str]) -> None:
-    for line in pipe:
-        log.append(line.decode(errors="replace").rstrip())
+    for line in iter(lambda: pipe.readline(LONGEST_MESSAGE), b""):
+        log.append(line.decode(errors="replace").rstrip()[: TAIL_LINES * LONGEST_WORDS])
 
 
 def _listen(process, lines, log, progress, record, deadline: Deadline) -> Result | Failure | None:
@@ -191,7 +219,7 @@ def _listen(process, lines, log, progress, record, deadline: Deadline) -> Result
             message = decoder.decode(line)
         except msgspec.DecodeError:
             if words := line.decode(errors="replace").strip():
-                log.append(words)  # a launcher's own
+                log.append(words[:LONGEST_WORDS])  # a launcher's own
             continue
         if isinstance(message, Result) and progress is not None:
             progress(Progress(1.0))
@@ -219,7 +247,7 @@ def _next_line(process, lines, deadline: Deadline, log) -> bytes | None:
 
 def _unpack(answer, type, process, readers, log) -> Any:
     if isinstance(answer, Result):
-        return msgspec.json.decode(answer.value, type=type)
+        return _of_type(answer, type)
     if isinstance(answer, Failure):
         message = f"{answer.kind}: {answer.message}" if answer.kind else answer.message
         raise ChildFailed(message, answer.trace + "\n".join(log), bad_input=not answer.kind)
@@ -229,6 +257,15 @@ def _unpack(answer, type, process, readers, log) -> Any:
     raise ChildFailed(_how_it_died(status, log), "\n".join(log))
 
 
+def _of_type(answer: Result, type: type) -> Any:
+    try:
+        return msgspec.json.decode(answer.value, type=type)
+    except msgspec.DecodeError as error:
+        raise ChildFailed(
+            f"the child answered with something else than asked for; is another version of the kit there? ({error})"
+        ) from None
+
+
 def _how_it_died(status: int, log: Sequence[str]) -> str:
     last = next((line for line in reversed(log) if line.strip()), "")
     if status < 0:
@@ -236,7 +273,9 @@ def _how_it_died(status: int, log: Sequence[str]) -> str:
         name = named.get(-status, f"signal {-status}")
         hint = " (host memory used up?)" if name == "SIGKILL" else ""
         return f"the measuring process was ended by {name}{hint}"
-    return f"the measuring process ended with status {status} and no result" + (f": {last}" if last else "")
+    return f"the measuring process ended with status {status} and no result" + (
+        f": {last[:LONGEST_WORDS]}" if last else ""
+    )
 
 
 def end(process: subprocess.Popen) -> None:

@@ -268,3 +268,165 @@ def test_what_a_killed_writer_left_is_swept_and_what_is_being_written_stays(own_
     pictures.written_set("train", range(6), lambda share: None)
     left = {path.name for path in own_cache.iterdir()}
     assert left == {new.name, "pictures-v1-train-6"}
+
+
+# ---------------------------------------------------------------- launchers and children
+
+
+def launcher(tmp_path: Path, script: str) -> tuple[str, ...]:
+    """A launcher of one's own, as a shell script."""
+    file = tmp_path / "launch.sh"
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
+    return (str(file),)
+
+
+def asked(launcher: tuple[str, ...], request: object = None, **more: object) -> object:
+    """A child of which an answer with one number is expected."""
+    return child.run("gpuworkshop.none:none", request, type=dict[str, int], launcher=launcher, **more)
+
+
+@pytest.mark.parametrize("words", ["nosuchprogram", '""', "/", "/etc/passwd"])
+def test_a_launcher_that_cannot_start_is_bad_input(words, capsys) -> None:
+    assert cli.main(["starve", "--preset", "tiny", "--launcher", words]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err.count("\n") == 1 and "could not start" in shown.err
+
+
+def test_an_answer_of_another_kind_is_a_failed_child(tmp_path) -> None:
+    other = launcher(tmp_path, """echo '{"type":"result","value":{"x":"many"}}'""")
+    with pytest.raises(ChildFailed, match="answered with something else.*another version") as caught:
+        asked(other)
+    assert not caught.value.bad_input and "\n" not in str(caught.value)
+
+
+def test_a_record_of_another_kind_is_left_out_of_the_ledger(tmp_path) -> None:
+    other = launcher(
+        tmp_path, """echo '{"type":"record","value":{"x":1}}'; echo '{"type":"record","value":5}'; exit 3"""
+    )
+    before = ledger.read()
+    with pytest.raises(ChildFailed, match="status 3"):
+        climb.run(Job(), launcher=other)
+    assert ledger.read() == before
+
+
+@pytest.mark.parametrize("request_", ["\udcff", ...], ids=["no text", "a stub"])
+def test_what_cannot_be_sent_is_bad_input_before_anything_starts(tmp_path, request_) -> None:
+    started = tmp_path / "started"
+    with pytest.raises(ChildFailed) as caught:
+        asked(launcher(tmp_path, f"touch {started}"), {"data": request_})
+    assert caught.value.bad_input and "cannot be sent" in one_line(caught.value)
+    assert not started.exists()
+
+
+def test_a_stub_instead_of_a_config_is_one_line() -> None:
+    for what in (..., 5, "x", None):
+        with pytest.raises(TypeError, match="try_one needs two TrainConfig"):
+            climb.try_one(TrainConfig(), what)
+
+
+def test_a_launcher_that_never_ends_its_line_takes_no_memory(tmp_path) -> None:
+    before = psutil.Process().memory_info().rss
+    endless = launcher(tmp_path, "head -c 300000000 /dev/zero | tr '\\\\0' x; exit 3")
+    with pytest.raises(ChildFailed, match="status 3") as caught:
+        asked(endless)
+    one_line(caught.value)
+    assert len(caught.value.log) < 100_000
+    assert psutil.Process().memory_info().rss - before < 150_000_000
+
+
+def test_what_a_launcher_prints_cannot_steer_the_terminal(tmp_path, capsys) -> None:
+    bad = launcher(tmp_path, r"""printf '\033[2J\033]0;owned\007 no such partition\n' >&2; exit 3""")
+    assert cli.main(["starve", "--preset", "tiny", "--launcher", str(bad[0])]) == 1
+    shown = capsys.readouterr()
+    assert "\x1b" not in shown.err and "\x07" not in shown.err and "no such partition" in shown.err
+
+
+def test_a_child_that_said_nothing_leaves_no_empty_line(tmp_path, capsys) -> None:
+    silent = launcher(tmp_path, "exit 0")
+    assert cli.main(["starve", "--preset", "tiny", "--launcher", str(silent[0])]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+STUBBORN = "trap '' TERM INT HUP; echo $$ > {pid}; while :; do sleep 0.2; done"
+
+
+def wait_for(true, seconds: float = 20) -> bool:
+    end = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -signal.SIGKILL)],
+)
+def test_a_verb_that_is_ended_leaves_no_process_behind_a_stubborn_launcher(tmp_path, number, status) -> None:
+    """A launcher that waits in a queue reads no stdin and may ignore signals; the job must not start later."""
+    pid = tmp_path / "pid"
+    stubborn = launcher(tmp_path, STUBBORN.format(pid=pid))
+    words = [sys.executable, "-m", "gpuworkshop", "starve", "--preset", "tiny", "--launcher", stubborn[0]]
+    verb = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert wait_for(lambda: pid.exists() and pid.read_text().strip())
+        waiting = int(pid.read_text())
+        verb.send_signal(number)
+        out, err = verb.communicate(timeout=30)
+        assert verb.returncode == status and out == "" and "Traceback" not in err
+        assert wait_for(lambda: not psutil.pid_exists(waiting)), "the launcher is still there"
+    finally:
+        verb.kill()
+        if pid.exists() and psutil.pid_exists(int(pid.read_text() or 0)):
+            os.kill(int(pid.read_text()), signal.SIGKILL)
+
+
+# ---------------------------------------------------------------- stdout and stderr
+
+
+def verb(words: str, stdout: str = "/dev/null", **env: str) -> subprocess.CompletedProcess:
+    """The command, run by a shell with its stdout somewhere."""
+    line = f"{sys.executable} -m gpuworkshop {words} {stdout}"
+    return subprocess.run(["sh", "-c", line], env=os.environ | env, stderr=subprocess.PIPE, text=True, timeout=60)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize("words", ["--help", "--version", "starve --help"])
+def test_a_full_disk_under_stdout_is_one_line(words) -> None:
+    seen = verb(words, "> /dev/full")
+    assert seen.returncode == 1 and "Traceback" not in seen.stderr
+    assert seen.stderr.count("\n") == 1 and "No space left" in seen.stderr
+
+
+SHOW = "import sys; from gpuworkshop.cli import base, main, app; from gpuworkshop.course import replay\n"
+SHOW += "app.command(lambda: base.show_report(replay.show('loop')) * 0 or print('x' * 200000) or 0, name='shown')\n"
+SHOW += "sys.exit(main(['shown']))"
+
+
+@pytest.mark.parametrize(
+    ("after", "status"), [("| head -1 > /dev/null", 0), (">&-", 0), ("2>&- > /dev/null", 0), ("> /dev/full", 1)]
+)
+def test_a_report_into_a_pipe_that_closes_is_no_crash(tmp_path, after, status) -> None:
+    file = tmp_path / "show.py"
+    file.write_text(SHOW)
+    seen = subprocess.run(["sh", "-c", f"{sys.executable} {file} {after}"], stderr=subprocess.PIPE, text=True)
+    assert seen.returncode == status and "Traceback" not in seen.stderr and "Exception ignored" not in seen.stderr
+
+
+@pytest.mark.parametrize(
+    "env", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}]
+)
+def test_a_terminal_that_knows_only_ascii_still_gets_the_report(tmp_path, env) -> None:
+    file = tmp_path / "show.py"
+    file.write_text(SHOW)
+    seen = subprocess.run([sys.executable, file], env=os.environ | env, capture_output=True, timeout=60)
+    assert seen.returncode == 0 and b"recorded on NVIDIA H200" in seen.stdout and b"Traceback" not in seen.stderr
+
+
+def test_a_name_that_is_no_text_is_one_line_in_any_locale() -> None:
+    line = f"{sys.executable} -m gpuworkshop starve --preset tiny --data '\udcff\udcfe'"
+    env = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    seen = subprocess.run(["sh", "-c", os.fsencode(line)], env=env, capture_output=True, text=True, errors="replace")
+    assert seen.returncode == 2 and seen.stderr.count("\n") == 1 and seen.stdout == ""

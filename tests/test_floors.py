@@ -12,7 +12,7 @@ SOURCE = Path(__file__).parents[1] / PACKAGE
 
 FLOORS = (  # from the ground
     {"__init__"},
-    {"report", "timing", "child", "state", "numbers", "figures"},
+    {"report", "timing", "child", "guard", "state", "numbers", "figures"},
     {"machine", "cluster"},
     {"workloads"},
     {"instruments"},

@@ -91,13 +91,23 @@ def run(
 def try_one(
     before: TrainConfig, after: TrainConfig, job: Job | None = None, *, launcher: Sequence[str] = (), progress=None
 ):
-    """Measure one change in a child: a :class:`gpuworkshop.loop.trial_result.Trial`."""
+    """Measure one change in a child: a :class:`gpuworkshop.loop.trial_result.Trial`.
+
+    Settings of two remedies changed at once are not measured: nobody could say which one it was.
+    """
+    for name, config in (("before", before), ("after", after)):
+        if not isinstance(config, TrainConfig):
+            raise TypeError(f"try_one needs two TrainConfig, and {name} is {config!r:.80}")
     request = Request(job or Job(), before, only=after)
     return child.run("gpuworkshop.loop.climber:try_in_child", request, type=Trial, launcher=launcher, progress=progress)
 
 
 def _append(line: msgspec.Raw) -> None:
-    ledger.add(msgspec.json.decode(line, type=Record))
+    try:
+        record = msgspec.json.decode(line, type=Record)
+    except msgspec.DecodeError:
+        return  # of another version of the kit; its result will say so
+    ledger.add(record)
 
 
 # ---------------------------------------------------------------- what it means
