@@ -36,6 +36,22 @@ def in_unit(text: str, unit: str) -> str:
     return f"{text}%" if unit == "%" else f"{text} {unit}"
 
 
+def percent(share: float | None) -> str:
+    """A share in percent, with two figures where it is small: "100%", "0.53%", "<0.1%", "n/a"."""
+    if not finite(share):
+        return "n/a"
+    if 0 < share < 0.001:
+        return "<0.1%"
+    return f"{share:.0%}" if share >= 0.1 or share == 0 else f"{float(f'{100 * share:.2g}'):g}%"
+
+
+def gib(size: int | None) -> str:
+    """Bytes as GiB with four figures, as MiB below 1 GiB: "139.8 GiB", "512 MiB"; "n/a" if not known."""
+    if size is None:
+        return "n/a"
+    return f"{size / 2**30:.4g} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"
+
+
 def counted(count: int, thing: str) -> str:
     """A number of things: "1 worker", "2 workers"."""
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"

@@ -11,11 +11,12 @@ import pytest
 from gpuworkshop.child import ChildFailed, Tell
 from gpuworkshop.course import demos
 from gpuworkshop.course.demos import BF16, FP32, ONE_THREAD, DemoResult, Seen
-from gpuworkshop.figures.at_work import Bar, at_work, share
+from gpuworkshop.figures.at_work import Bar, at_work
 from gpuworkshop.instruments.samples import WatchedCard
 from gpuworkshop.instruments.watch_result import CardWatch, WatchResult
 from gpuworkshop.machine import gpus
 from gpuworkshop.machine.conditions import Conditions
+from gpuworkshop.numbers import percent
 from gpuworkshop.report import Origin
 from gpuworkshop.timing import Comparison, Plan, Rate
 from gpuworkshop.workloads.config import Job
@@ -148,4 +149,4 @@ def test_the_bars_are_as_long_as_their_shares() -> None:
     ],
 )
 def test_small_shares_keep_two_figures(value: float | None, words: str) -> None:
-    assert share(value) == words
+    assert percent(value) == words

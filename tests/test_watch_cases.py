@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import signal
 import subprocess
 import sys
 
@@ -9,11 +10,13 @@ import pytest
 from watching import CARD, GIB, Scene, card, windows
 
 from gpuworkshop.figures.map import MIDDLE
-from gpuworkshop.instruments import on_card, watch
-from gpuworkshop.instruments.on_card import OnCard
+from gpuworkshop.instruments import watch
+from gpuworkshop.instruments.on_card import MostSeen
 from gpuworkshop.instruments.samples import WatchedCard
 from gpuworkshop.instruments.watch_result import CardWatch, TorchMemory, WatchResult
+from gpuworkshop.machine import process_table
 from gpuworkshop.machine.conditions import Conditions
+from gpuworkshop.machine.processes import OnCard, Process
 from gpuworkshop.report import Origin
 
 HERE = Conditions("cuda:0", "NVIDIA H200", "GPU-1", "580", 8, "affinity", None, "3.11", "", "0.1.0", "2026-12-01")
@@ -68,7 +71,7 @@ def test_w01_a_slice_has_no_utilization_and_never_zero(monkeypatch) -> None:
     (one,) = scene.result().cards
     assert one.busy is None and one.used_minutes is None
     text = str(watch.report(scene.result()))
-    assert "n/a (MIG)" in text and "90% full (9.0 GiB of 10.0 GiB)" in text
+    assert "n/a (MIG)" in text and "90% full (9 GiB of 10 GiB)" in text
     assert "GPU utilization: a kernel was resident" in text and " 0%" not in text
     assert "unknown: cuda:0 is not judged: utilization is n/a (MIG)" in scene.titles()
 
@@ -96,8 +99,8 @@ def test_w02_processes_of_another_pid_namespace(monkeypatch, processes) -> None:
     """NVIDIA/nvidia-docker#1460: in a container the list is empty, or has process ids that do not exist there."""
     full = {"total": 80 * GIB, "used": 60 * GIB, "free": 20 * GIB}
     scene = Scene(monkeypatch, card(memory=full, processes=processes, samples=windows(90))).looks(20)
-    assert "60.0 GiB on cuda:0 used by processes not visible from here" in scene.titles()
-    assert {one.who for one in scene.result().cards[0].processes} <= {"not visible"}
+    assert "cuda:0: 60 GiB in use by nobody that can be seen from here" in scene.titles()
+    assert {one.whose for one in scene.result().cards[0].processes} <= {"not visible"}
     assert "is not judged" not in scene.titles()
 
 
@@ -123,7 +126,7 @@ def test_w04_memory_that_torch_caches() -> None:
     """pytorch/pytorch#37250: nothing is live, and the card is full of cache."""
     cached = seen(memory_used=int(12.4 * GIB), torch=TorchMemory(0, int(11.6 * GIB), int(12.4 * GIB)))
     found = next(one for one in findings(cached) if "cached" in one.title)
-    assert "live tensors 0 MiB, cached by torch 11.6 GiB, rest 0.8 GiB" in found.evidence
+    assert "live tensors 0 MiB, cached by torch 11.6 GiB, rest 819 MiB" in found.evidence
     assert "empty_cache" in found.fix and "only to share" in found.fix
 
 
@@ -132,7 +135,7 @@ def test_w04_memory_that_somebody_else_holds() -> None:
     held = seen(memory_used=70 * GIB, torch=TorchMemory(GIB, 2 * GIB, 70 * GIB))
     found = next(one for one in findings(held) if "another process" in one.title)
     assert "67 GiB" in found.title and found.level == "warning"
-    assert "live tensors 1.0 GiB, cached by torch 1.0 GiB, rest 68.0 GiB" in found.evidence
+    assert "live tensors 1 GiB, cached by torch 1 GiB, rest 68 GiB" in found.evidence
 
 
 def test_w05_full_utilization_at_little_power(monkeypatch) -> None:
@@ -183,7 +186,7 @@ def test_w08_memory_is_how_full_it_is(monkeypatch) -> None:
     full = {"total": 80 * GIB, "used": 76 * GIB, "free": 4 * GIB}
     scene = Scene(monkeypatch, card(memory=full, util={"gpu": 90, "memory": 3})).looks(60)
     text = str(watch.report(scene.result()))
-    assert "95% full (76.0 GiB of 80.0 GiB)" in text
+    assert "95% full (76 GiB of 80 GiB)" in text
     assert "3%" not in text.replace("33%", "")
 
 
@@ -209,7 +212,8 @@ def test_w09_a_process_that_has_just_ended_is_skipped(monkeypatch) -> None:
 
 def test_w10_calls_that_an_old_driver_lacks(monkeypatch) -> None:
     """gpuopenanalytics/pynvml#43: new bindings ask for what the driver does not have."""
-    lacking = ["nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetSamples", "nvmlGpmQueryDeviceSupport"]
+    listing = "nvmlDeviceGetComputeRunningProcesses"
+    lacking = [listing, f"{listing}_v2", "nvmlDeviceGetSamples", "nvmlGpmQueryDeviceSupport"]
     scene = Scene(monkeypatch, card(util={"gpu": 90, "memory": 3}), missing=lacking).looks(60)
     one = scene.result().cards[0]
     assert (one.busy, one.processes, one.source) == (pytest.approx(0.9), None, "polled")
@@ -221,7 +225,7 @@ def test_w11_reserved_memory_is_not_used(monkeypatch) -> None:
     idle = {"total": 80 * GIB, "used": 4 * 2**20, "reserved": 600 * 2**20, "free": 79 * GIB}
     scene = Scene(monkeypatch, card(memory=idle, util={"gpu": 0, "memory": 0})).looks(60)
     assert scene.result().cards[0].memory_used == 4 * 2**20
-    assert "4 MiB of 80.0 GiB" in str(watch.report(scene.result()))
+    assert "4 MiB of 80 GiB" in str(watch.report(scene.result()))
 
 
 # The quadrants
@@ -266,8 +270,9 @@ def test_ten_windows_are_needed(windows_, judged) -> None:
         (dict(busy=None, windows=0), "too short"),
         (dict(busy=None, windows=0, busy_why="Not Supported"), "utilization is n/a (Not Supported)"),
         (dict(memory_used=None), "memory is n/a"),
-        (dict(processes=(OnCard(7, "another's", "python", GIB),)), "shared card"),
-        (dict(processes=(OnCard(7, "mine, left over", "python", GIB),)), "shared card"),
+        (dict(processes=(Process(7, "another's", "python", GIB),)), "shared card"),
+        (dict(processes=(Process(7, "my other work", "python", GIB),)), "shared card"),
+        (dict(processes=(Process(7, "this job's", "python", GIB),)), "shared card"),
     ],
 )
 def test_what_is_not_judged_says_why(facts, why) -> None:
@@ -275,9 +280,9 @@ def test_what_is_not_judged_says_why(facts, why) -> None:
     assert found.level == "unknown" and why in found.title
 
 
-@pytest.mark.parametrize("who", ["mine", "display", "not visible"])
-def test_a_card_that_is_ours_is_judged(who) -> None:
-    assert "is not judged" not in said(seen(processes=(OnCard(7, who, "python", GIB),)))
+@pytest.mark.parametrize("facts", [("mine",), ("this step's",), ("not visible",), ("another's", "Xorg", 9, "graphics")])
+def test_a_card_that_is_ours_is_judged(facts) -> None:
+    assert "is not judged" not in said(seen(processes=(Process(7, *facts),)))
 
 
 def test_an_idle_tensor_core_is_told() -> None:
@@ -300,39 +305,66 @@ def test_a_card_that_could_not_be_told_apart_is_said(monkeypatch) -> None:
 # Whose processes
 
 
-def test_whose_a_process_is(monkeypatch) -> None:
-    monkeypatch.setattr(on_card.Processes, "_certain", lambda self, pid: True)  # the tests may run in a container
+@pytest.fixture
+def orphan():
+    """A process of this user that nobody here started, as far as the system can tell."""
+    words = ["sh", "-c", "sleep 60 > /dev/null & echo $!"]
+    pid = int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+    yield pid
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_whose_a_process_is(monkeypatch, orphan) -> None:
+    monkeypatch.setattr(
+        process_table.Table, "_holds_a_card", lambda self, pid: True
+    )  # the tests may run in a container
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    stranger = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
-        listed = [{"pid": pid, "used": GIB} for pid in (os.getpid(), child.pid, stranger.pid)]
+        listed = [{"pid": pid, "used": GIB} for pid in (os.getpid(), child.pid, orphan)]
         scene = Scene(monkeypatch, card(processes=listed, graphics_processes=[{"pid": os.getppid(), "used": 5}]))
-        real = scene.sampler._cpu.tree
-        monkeypatch.setattr(scene.sampler._cpu, "tree", lambda: real() - {stranger.pid})
-        monkeypatch.setattr("gpuworkshop.instruments.on_card.DEEPEST", 1)
         scene.looks(3)
-        whose = {one.pid: one.who for one in scene.result().cards[0].processes}
-        assert whose == {
-            os.getpid(): "mine",
-            child.pid: "mine",
-            stranger.pid: "mine, left over",
-            os.getppid(): "display",
-        }
-        assert f"kill {stranger.pid}" in str(watch.report(scene.result()))
-        monkeypatch.setattr(os, "getuid", lambda: 4242)
-        assert "another's" in {one.who for one in scene.looks(11).result().cards[0].processes}
-        assert "Somebody else's process is 1.0 GiB on cuda:0" in scene.titles()
+        whose = {one.pid: one.role for one in scene.result().cards[0].processes}
+        assert whose == {os.getpid(): "mine", child.pid: "mine", orphan: "my other work", os.getppid(): "display"}
+        assert f"kill {orphan}" in str(watch.report(scene.result()))
     finally:
         child.communicate(b"\n")
-        stranger.communicate(b"\n")
+
+
+def test_somebody_elses_process(monkeypatch, orphan) -> None:
+    monkeypatch.setattr(process_table.Table, "_holds_a_card", lambda self, pid: True)
+    monkeypatch.setattr(process_table.Table, "_uid", lambda self, pid: os.getuid() + 1)
+    scene = Scene(monkeypatch, card(processes=[{"pid": orphan, "used": GIB}], samples=windows(90))).looks(20)
+    assert [one.whose for one in scene.result().cards[0].processes] == ["another's"]
+    assert f"cuda:0 is shared: another user's process ({orphan}) holds 1 GiB" in scene.titles()
+    assert "is not judged: shared card" in scene.titles() and "kill" not in str(watch.report(scene.result()))
+
+
+def test_with_the_whole_user_all_own_work_is_watched(monkeypatch, orphan) -> None:
+    monkeypatch.setattr(process_table.Table, "_holds_a_card", lambda self, pid: True)
+    scene = Scene(monkeypatch, card(processes=[{"pid": orphan, "used": GIB}], samples=windows(90)), whole_user=True)
+    assert [one.whose for one in scene.looks(20).result().cards[0].processes] == ["mine"]
+    assert "shared" not in scene.titles()
+
+
+def test_the_most_memory_of_each_process_is_kept_and_so_is_who_it_was() -> None:
+    seen = MostSeen()
+    assert seen.processes is None
+    for found in (
+        (Process(7, "mine", "python", 3), Process(8, "not visible", memory=1)),
+        (Process(7, "not visible", memory=5), Process(8, "another's", "python")),
+        (),
+    ):
+        seen.add(OnCard(found))
+        seen.add(OnCard(None))
+    assert seen.processes == (Process(7, "mine", "python", 5), Process(8, "another's", "python", 1))
 
 
 def test_w02_a_number_of_the_host_is_not_taken_for_a_process_in_here(monkeypatch) -> None:
     """NVIDIA/nvidia-docker#1483: in a container, only a process that has a card open is the one that is meant."""
-    monkeypatch.setattr(on_card, "FIRST_NAMESPACE", "another")
+    monkeypatch.setattr(process_table, "FIRST_NAMESPACE", "another")
     scene = Scene(monkeypatch, card(processes=[{"pid": "parent", "used": GIB}], samples=windows(90))).looks(20)
     (one,) = scene.result().cards[0].processes
-    assert one.who == "not visible" and "kill" not in str(watch.report(scene.result()))
+    assert one.whose == "not visible" and "kill" not in str(watch.report(scene.result()))
 
 
 def test_a_child_that_was_just_started_is_ours(monkeypatch) -> None:
@@ -342,13 +374,13 @@ def test_a_child_that_was_just_started_is_ours(monkeypatch) -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         scene.driver.spec["devices"][0]["processes"] = [{"pid": child.pid, "used": GIB}]
-        assert {one.who for one in scene.looks(11).result().cards[0].processes} == {"mine"}
+        assert {one.whose for one in scene.looks(11).result().cards[0].processes} == {"mine"}
     finally:
         child.communicate(b"\n")
 
 
 def test_names_from_outside_cannot_break_the_page(monkeypatch) -> None:
-    evil = seen(processes=(OnCard(7, "another's", "<script>alert(1)</script>\x1b[2J", GIB),))
+    evil = seen(processes=(Process(7, "another's", "<script>alert(1)</script>\x1b[2J", GIB),))
     bundle = watch.report(result(evil, what="<b>job</b>"))._repr_mimebundle_()
     assert "<script>" not in bundle["text/html"] and "<b>" not in bundle["text/html"]
     assert "\x1b" not in bundle["text/plain"]

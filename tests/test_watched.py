@@ -8,8 +8,9 @@ import pytest
 from gpuworkshop.course import watched
 from gpuworkshop.course.faces import Note
 from gpuworkshop.instruments.samples import WatchedCard
-from gpuworkshop.instruments.watch_result import CardWatch, OnCard, WatchResult
+from gpuworkshop.instruments.watch_result import CardWatch, WatchResult
 from gpuworkshop.machine.conditions import Conditions
+from gpuworkshop.machine.processes import Process
 
 HERE = Conditions("cuda:0", "A Card", "GPU-0", "1.0", 8, "affinity", 8, "3.11", "2.11", "0.1", "2026-12-01")
 CARD = CardWatch(WatchedCard("GPU-0", "A Card", "cuda:0"), busy=0.12, windows=20, sm=0.05, seconds=4.0)
@@ -24,17 +25,17 @@ def test_runs_stand_side_by_side_and_what_neither_knows_is_left_out() -> None:
     report = watched.side_by_side({"one": result(CARD, wait=0.9), "two": result(full)})
     rows = {row[0]: row[1:] for row in report.tables[0].rows}
     assert rows["GPU utilization"] == ("12%", "97%")
-    assert rows["SM activity"] == ("5.0%", "n/a")
+    assert rows["SM activity"] == ("5%", "n/a")
     assert rows["GPU memory, the most"] == ("n/a", "75%")
     assert rows["loader wait, as the host saw it"] == ("90%", "n/a")
     assert "CPUs of this session in use" not in rows and report.origin == HERE.origin
 
 
 def test_who_is_on_the_card_is_a_table() -> None:
-    mine, other = OnCard(7, "mine", "python", 2**30), OnCard(9, "another's")
+    mine, other = Process(7, "mine", "python", 2**30), Process(9, "another's")
     report = watched.processes(result(msgspec.structs.replace(CARD, processes=(mine, other))))
     assert report.tables[0].rows == (
-        ("7", "python", "cuda:0", "mine", "1.0 GiB"),
+        ("7", "python", "cuda:0", "mine", "1 GiB"),
         ("9", "n/a", "cuda:0", "another's", "n/a"),
     )
     assert report.findings == ()

@@ -33,11 +33,11 @@ def windows(*percent: int, every: float = 0.2) -> dict:
 class Scene:
     """A node and a sampler on a clock that stands still until :meth:`looks`."""
 
-    def __init__(self, monkeypatch, *cards: dict, env: dict[str, str] | None = None, **node):
+    def __init__(self, monkeypatch, *cards: dict, env: dict[str, str] | None = None, whole_user=False, **node):
         self.now = 100.05  # a look falls between the ends of two windows
         self.driver = fake_nvml.install({"devices": list(cards), **node}, monkeypatch)
         monkeypatch.setattr(fake_nvml.Driver, "elapsed", property(lambda driver: self.now))  # buffers and counters
-        self.sampler = Sampler(env=env or {}, clock=lambda: self.now)
+        self.sampler = Sampler(env=env or {}, clock=lambda: self.now, whole_user=whole_user)
         self.sampler.open(Nvml())
 
     def looks(self, count: int, every: float = 0.2) -> Scene:

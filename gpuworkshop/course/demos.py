@@ -17,11 +17,12 @@ import msgspec
 
 from gpuworkshop import child
 from gpuworkshop.child import Progress, Tell
-from gpuworkshop.figures.at_work import Bar, at_work, share
-from gpuworkshop.instruments.watch_result import FEW_SMS, WatchResult
+from gpuworkshop.figures.at_work import Bar, at_work
+from gpuworkshop.instruments.watch_findings import FEW_SMS
+from gpuworkshop.instruments.watch_result import WatchResult
 from gpuworkshop.machine import gpus
 from gpuworkshop.machine.conditions import Conditions, conditions
-from gpuworkshop.numbers import with_unit
+from gpuworkshop.numbers import percent, with_unit
 from gpuworkshop.report import Finding, Origin, Report, Table, envelope
 from gpuworkshop.timing import Arm, Clock, Comparison, Plan, Rate, clock_for, in_turn, plan_for, run_block, warm_up
 from gpuworkshop.workloads.config import UNIT, Job
@@ -168,7 +169,7 @@ def findings(result: DemoResult) -> tuple[Finding, ...]:
 
 def _thread(result: DemoResult) -> Finding:
     thread, step = result.of(ONE_THREAD), result.of(FP32)
-    title = f"One thread at work: GPU utilization {share(thread.busy)}, SM activity {share(thread.sm)}"
+    title = f"One thread at work: GPU utilization {percent(thread.busy)}, SM activity {percent(thread.sm)}"
     power = f"power {_watts(thread.power)}, in the FP32 step {_watts(step.power)}"
     if thread.busy is None or thread.sm is None:
         return Finding("unknown", title, f"this driver does not tell both; {power}")
@@ -178,8 +179,8 @@ def _thread(result: DemoResult) -> Finding:
 
 def _precision(result: DemoResult) -> Finding:
     fp32, bf16 = result.of(FP32), result.of(BF16)
-    busy = f"GPU utilization {share(fp32.busy)} in FP32 and {share(bf16.busy)} in BF16"
-    tensor = f"tensor activity {share(fp32.tensor)} and {share(bf16.tensor)}"
+    busy = f"GPU utilization {percent(fp32.busy)} in FP32 and {percent(bf16.busy)} in BF16"
+    tensor = f"tensor activity {percent(fp32.tensor)} and {percent(bf16.tensor)}"
     level = "unknown" if fp32.busy is None or bf16.busy is None else "notice"
     return Finding(level, f"The same training step in BF16: {result.faster}", f"{busy}; {tensor}")
 
@@ -188,7 +189,7 @@ def report(result: DemoResult) -> Report:
     """The findings, a table of everything that was seen, and the picture of it."""
     rates = {FP32: with_unit(result.fp32), BF16: with_unit(result.bf16)}
     rows = tuple(
-        (one.name, rates.get(one.name, ""), *map(share, (one.busy, one.sm, one.tensor)), _watts(one.power))
+        (one.name, rates.get(one.name, ""), *map(percent, (one.busy, one.sm, one.tensor)), _watts(one.power))
         for one in result.seen
     )
     columns = ("work", "throughput", "GPU utilization", "SM activity", "tensor activity", "power")

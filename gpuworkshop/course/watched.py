@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 
 from gpuworkshop.course.faces import Note
 from gpuworkshop.instruments.samples import mean
-from gpuworkshop.instruments.watch_result import WatchResult, gib, percent
+from gpuworkshop.instruments.watch_result import WatchResult
+from gpuworkshop.numbers import gib, percent
 from gpuworkshop.report import Finding, Report, Table
 
 
@@ -37,7 +38,7 @@ def processes(result: WatchResult | None) -> Report | Note:
     if result is None or not result.cards:
         return Note("No card was watched", text=("So there is no process on one. On a card this is a table of them.",))
     seen = [(card.label, one) for card in result.cards for one in card.processes or ()]
-    rows = tuple((str(one.pid), one.name or "n/a", label, one.who, gib(one.memory)) for label, one in seen)
+    rows = tuple((str(one.pid), one.name or "n/a", label, one.role, gib(one.memory)) for label, one in seen)
     untold = any(card.processes is None for card in result.cards)
     title = "The driver does not say who is on the card" if untold else "Nobody was seen on the card"
     none = Finding("unknown" if untold else "ok", title)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gpuworkshop.figures.svg import COLORS, SMALL, Drawing
-from gpuworkshop.numbers import finite
+from gpuworkshop.numbers import finite, percent
 from gpuworkshop.report import Figure, Origin, Table
 
 _LEFT, _RIGHT = 190, 520
@@ -33,15 +33,6 @@ def at_work(bars: Sequence[Bar], origin: Origin) -> Figure:
     return drawing.figure(bottom + 60, origin, _alt(bars), _text(bars))
 
 
-def share(value: float | None) -> str:
-    """A share in percent, with two figures where it is small: "100%", "0.53%", "<0.1%", "n/a"."""
-    if not finite(value):
-        return "n/a"
-    if 0 < value < 0.001:
-        return "<0.1%"
-    return f"{value:.0%}" if value >= 0.1 or value == 0 else f"{float(f'{100 * value:.2g}'):g}%"
-
-
 def _draw(drawing: Drawing, bar: Bar, y: float) -> None:
     drawing.text(_LEFT - 12, y + 20, bar.name, "end", bold=True)
     drawing.text(_LEFT - 12, y + 36, bar.does, "end", SMALL, quiet=True)
@@ -51,8 +42,8 @@ def _draw(drawing: Drawing, bar: Bar, y: float) -> None:
             wide = max(1.0, _x(min(value, 1.0)) - _LEFT)
             place = {"x": _LEFT, "y": middle - high / 2, "width": wide, "height": high}
             drawing.shape("rect", **place, fill=color, fill_opacity=opacity)
-    drawing.text(_RIGHT + 14, y + 20, f"GPU utilization {share(bar.busy)}")
-    drawing.text(_RIGHT + 14, y + 38, f"SM activity {share(bar.sm)}", bold=True)
+    drawing.text(_RIGHT + 14, y + 20, f"GPU utilization {percent(bar.busy)}")
+    drawing.text(_RIGHT + 14, y + 38, f"SM activity {percent(bar.sm)}", bold=True)
 
 
 def _x(value: float) -> float:
@@ -60,10 +51,10 @@ def _x(value: float) -> float:
 
 
 def _alt(bars: Sequence[Bar]) -> str:
-    said = (f"{bar.name}: GPU utilization {share(bar.busy)}, SM activity {share(bar.sm)}" for bar in bars)
+    said = (f"{bar.name}: GPU utilization {percent(bar.busy)}, SM activity {percent(bar.sm)}" for bar in bars)
     return f"How busy, and how much at work. {'. '.join(said)}."
 
 
 def _text(bars: Sequence[Bar]) -> str:
-    rows = tuple((bar.name, bar.does, share(bar.busy), share(bar.sm)) for bar in bars)
+    rows = tuple((bar.name, bar.does, percent(bar.busy), percent(bar.sm)) for bar in bars)
     return str(Table(("work", "throughput", "GPU utilization", "SM activity"), rows))

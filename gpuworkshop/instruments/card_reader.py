@@ -6,10 +6,11 @@ from collections.abc import Set
 from typing import Any, Literal
 
 from gpuworkshop.instruments.gpm import Gpm, share
-from gpuworkshop.instruments.on_card import OnCard, Processes
+from gpuworkshop.instruments.on_card import MostSeen
 from gpuworkshop.instruments.samples import CardSample
 from gpuworkshop.machine.gpus import Card
 from gpuworkshop.machine.nvml import Nvml
+from gpuworkshop.machine.processes import Process, processes
 
 LONGEST_WINDOW = 1.0
 """Seconds: by product, the driver refreshes its utilization every 1/6 to 1 s."""
@@ -120,14 +121,14 @@ class CardReader:
         self.gpm = Gpm(nvml, self._handle, parent) if self._handle is not None and (parent or not card.mig) else None
         self.gpm_stopped: float | None = None
         """When GPM was refused after it had answered, on the clock of ``read``."""
-        self._processes = Processes(nvml, self._handle)
+        self._on_card = MostSeen()
         self._listed_at: float | None = None
         self._energy: int | None = None
 
     @property
-    def processes(self) -> tuple[OnCard, ...] | None:
+    def processes(self) -> tuple[Process, ...] | None:
         """The processes seen on the card; None when the driver does not list any."""
-        return self._processes.seen
+        return self._on_card.processes
 
     @property
     def known(self) -> bool:
@@ -159,7 +160,7 @@ class CardReader:
         )
         if self._listed_at is None or now - self._listed_at >= PROCESSES:
             self._listed_at = now
-            self._processes.look(members)
+            self._on_card.add(processes(self._nvml, self.card, watched=members), whole_user=members is None)
         if any(refusal.cause == "lost" for refusal in self._nvml.refused.values()):
             self.lost_at = now
             return CardSample(self.card.uuid, lost=True)

@@ -59,6 +59,8 @@ class Sampler:
         """CPU time of the thread itself."""
         self.failure = ""
         """An error of our own that ended the thread; the watched job goes on."""
+        self.own_cards = env is os.environ
+        """Whether they are this process's, so that its PyTorch knows them."""
         self._env, self._clock, self._open_nvml = env, clock, open_nvml
         self._began = self._before = clock()
         self._waited = self._wait_before = 0.0
@@ -163,7 +165,7 @@ class Sampler:
 
     def open(self, nvml: Nvml) -> None:
         """Find the job's cards: as PyTorch has them once it runs here, else as the environment names them."""
-        seen = gpus.seen_by_torch() if _torch_runs() else None
+        seen = gpus.seen_by_torch() if self._torch_knows() else None
         self._nvml = nvml
         self.problem = nvml.problem.words if nvml.problem else ""
         self.cards = gpus.cards(self._env, seen, nvml)
@@ -174,7 +176,7 @@ class Sampler:
 
     def look(self) -> None:
         """Take one sample of the cards that :meth:`open` found."""
-        if self.cards and self.cards.unknown and not self._asked_torch and _torch_runs():
+        if self.cards and self.cards.unknown and not self._asked_torch and self._torch_knows():
             for reader in self.readers:
                 reader.close()
             self.open(self._nvml)  # PyTorch has since said which cards are ours
@@ -191,6 +193,11 @@ class Sampler:
         self.samples.append(sample)
         self.samples = thinned(self.samples)
         self.cpu_seconds = time.thread_time()
+
+    def _torch_knows(self) -> bool:
+        """Whether PyTorch has a card open in this process, and so can say which are ours; never wakes it."""
+        cuda = getattr(sys.modules.get("torch"), "cuda", None)
+        return bool(self.own_cards and cuda and hasattr(cuda, "is_initialized") and cuda.is_initialized())
 
     def _cpu_share(self, now: float) -> float | None:
         """Share of the job's CPUs since about a second ago; None between two looks at them."""
@@ -209,10 +216,3 @@ class Sampler:
         waited = self._waited + (now - since if since is not None else 0.0)
         new, self._wait_before = waited - self._wait_before, waited
         return min(1.0, max(0.0, new / seconds))
-
-
-def _torch_runs() -> bool:
-    """Whether PyTorch has a card open in this process; never wakes it."""
-    torch = sys.modules.get("torch")
-    cuda = getattr(torch, "cuda", None)
-    return bool(cuda and hasattr(cuda, "is_initialized") and cuda.is_initialized())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-from gpuworkshop.instruments.verify_cause import gib, leave, pip
+from gpuworkshop.instruments.verify_cause import leave, pip
 from gpuworkshop.instruments.verify_probe import Fault, Trip
 from gpuworkshop.instruments.verify_result import VerifyResult
 from gpuworkshop.machine.gpus import Card
-from gpuworkshop.machine.processes import Process
-from gpuworkshop.numbers import counted
+from gpuworkshop.machine.processes_findings import end
+from gpuworkshop.numbers import counted, gib
 from gpuworkshop.report import Finding
 
 _KERNELS_SINCE = {
@@ -96,27 +96,16 @@ def _held(result: VerifyResult, fault: Fault, card: Card | None) -> Finding:
     if holder is None:
         return Finding("fail", f"The card is taken{mode}", f"{fault}; NVML names no process", leave(result, card))
     whose = {
-        "this": ("this one or belongs to it", "# give it up: restart this kernel, then ask again"),
-        "job": ("of this job", end(holder)),
-        "user": ("your own", end(holder)),
-        "other": ("another user's: the wrong card, or not yours alone", leave(result, card)),
+        "mine": ("this one or belongs to it", "# give it up: restart this kernel, then ask again"),
+        "this step's": ("of this step", end(holder)),
+        "this job's": ("of this job", end(holder)),
+        "my other work": ("your own", end(holder)),
+        "another's": ("another user's: the wrong card, or not yours alone", leave(result, card)),
         "not visible": ("not to be seen from here: another user's, or outside this container", leave(result, card)),
     }
     words, fix = whose[holder.whose]
     evidence = f"{fault}; process {holder.pid} is {words}" + (f": {holder.command[:100]}" if holder.command else "")
     return Finding("fail", f"The card is held by process {holder.pid}{mode}", evidence, fix)
-
-
-def end(process: Process) -> str:
-    """How to end a process of one's own."""
-    if is_kernel(process):
-        return f"kill {process.pid}   # a notebook kernel of yours; or in JupyterLab: Running > Kernels > shut down"
-    return f"kill {process.pid}   # yours: {process.command[:60]}"
-
-
-def is_kernel(process: Process) -> bool:
-    """Whether it is the kernel of a notebook."""
-    return "ipykernel" in process.command or "colab_kernel" in process.command
 
 
 def _full(result: VerifyResult, fault: Fault, card: Card | None) -> Finding:
@@ -125,6 +114,6 @@ def _full(result: VerifyResult, fault: Fault, card: Card | None) -> Finding:
     own = []
     if state:
         evidence += f"; {gib(state.used)} of {gib(state.total)} in use"
-        own = [one for one in state.on_card.visible if one.whose in ("job", "user")]
+        own = [one for one in state.on_card.visible if one.whose not in ("mine", "another's")]
     fix = end(own[0]) if own else leave(result, card)
     return Finding("fail", "The card has no memory left", evidence, fix)

@@ -15,16 +15,8 @@ from gpuworkshop.machine.gpus import Card
 from gpuworkshop.numbers import counted
 from gpuworkshop.report import Finding
 
-GIB = 2**30
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 WITHOUT = "the lessons run on the CPU, and what needs a card is shown as a recording"
-
-
-def gib(count: int | None) -> str:
-    """Bytes as GiB with four figures, as MiB below 1 GiB; "n/a" when nobody said."""
-    if count is None:
-        return "n/a"
-    return f"{count / GIB:.4g} GiB" if count >= GIB else f"{count / 2**20:.0f} MiB"
 
 
 def level(number: int | None) -> str:

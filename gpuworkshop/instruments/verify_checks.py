@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuworkshop.instruments.verify_card import cannot_use
-from gpuworkshop.instruments.verify_cause import VARIABLE, gave_up, gib, leave, level, quoted, why_not
+from gpuworkshop.instruments.verify_cause import VARIABLE, gave_up, leave, level, quoted, why_not
 from gpuworkshop.instruments.verify_probe import ELEMENTS, SIDE, Trip
 from gpuworkshop.instruments.verify_result import VerifyResult
 from gpuworkshop.machine.gpus import Card
-from gpuworkshop.numbers import counted
+from gpuworkshop.numbers import counted, gib
 from gpuworkshop.report import Finding
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuworkshop.instruments.verify_cause import gib, level
+from gpuworkshop.instruments.verify_cause import level
 from gpuworkshop.instruments.verify_checks import five, names
 from gpuworkshop.instruments.verify_more import more
 from gpuworkshop.instruments.verify_result import VerifyResult
+from gpuworkshop.numbers import gib
 from gpuworkshop.report import Finding, Report, Table
 
 TITLE = "Verify: do you have the GPU?"

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuworkshop.instruments.verify_card import can_run, end, is_kernel, kernels
-from gpuworkshop.instruments.verify_cause import VARIABLE, gib, leave, pip, quoted
+from gpuworkshop.instruments.verify_card import can_run, kernels
+from gpuworkshop.instruments.verify_cause import VARIABLE, leave, pip, quoted
 from gpuworkshop.instruments.verify_checks import names
 from gpuworkshop.instruments.verify_result import VerifyResult
-from gpuworkshop.machine import disk_findings, frontend_findings, interpreter
+from gpuworkshop.machine import disk_findings, frontend_findings, interpreter, processes_findings
 from gpuworkshop.machine.gpus import Card
-from gpuworkshop.machine.processes import Process
-from gpuworkshop.numbers import counted
+from gpuworkshop.numbers import counted, gib
 from gpuworkshop.report import Finding
-
-CONTEXT = 700 * 2**20
-"""Bytes below which what is in use on a card is called little: an idle driver and one context."""
 
 
 def more(result: VerifyResult) -> Iterator[Finding]:
@@ -76,28 +72,12 @@ def _card(result: VerifyResult, card: Card) -> Iterator[Finding]:
 
 
 def _processes(result: VerifyResult, card: Card) -> Iterator[Finding]:
-    state, where = result.state(card), _where(card)
-    listed = state.on_card.processes or ()
-    for one in listed:
+    found, where = result.state(card).on_card, _where(card)
+    for one in found.processes or ():
         if one.kind != "graphics":
-            yield _process(result, one, where)
-    if not listed and state.used is not None and state.used > CONTEXT and not card.integrated:
-        title = f"{where}: {gib(state.used)} in use by nobody that can be seen from here"
-        evidence = f"of {gib(state.total)}; a process outside of this job or container, or a driver that keeps it"
-        yield Finding("notice", title, evidence)
-
-
-def _process(result: VerifyResult, one: Process, where: str) -> Finding:
-    holds = f"holds {gib(one.memory)}" if one.memory is not None else "is on the card, memory n/a"
-    if one.whose == "this":
-        return Finding("notice", f"{where}: this process itself {holds}", f"process {one.pid}", "# restart this kernel")
-    if one.whose in ("job", "user"):
-        what = {"job": "another process of this job", "user": "another process of yours"}[one.whose]
-        what = "a forgotten notebook kernel of yours?" if is_kernel(one) else what
-        return Finding("warning", f"{where}: {what} ({one.pid}) {holds}", one.command[:200], end(one))
-    who = "another user's process" if one.whose == "other" else "a process that cannot be seen from here"
-    evidence = "what is measured on a shared card is not judged; another user's, or one outside of this container"
-    return Finding("warning", f"{where} is shared: {who} ({one.pid}) {holds}", evidence, _elsewhere(result))
+            yield processes_findings.finding(one, where, _elsewhere(result))
+    if all(one.role != "not visible" for one in found.processes or ()) and not card.integrated:
+        yield from processes_findings.unseen(found, where)
 
 
 def _elsewhere(result: VerifyResult) -> str:

@@ -7,20 +7,23 @@ Two doors: ``with Watch() as seen: ...`` around lines in this process, a noteboo
 from __future__ import annotations
 
 import datetime
+import os
 import platform
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from gpuworkshop import __version__
+from gpuworkshop.instruments import launched
 from gpuworkshop.instruments.card_reader import CardReader
 from gpuworkshop.instruments.command import CannotStart, running
 from gpuworkshop.instruments.sampler import INTERVAL, Sampler
 from gpuworkshop.instruments.samples import MEANS, CardSample, Sample, WatchedCard, mean, most, path, total
+from gpuworkshop.instruments.watch_findings import findings
 from gpuworkshop.instruments.watch_report import map, processes_report, report
-from gpuworkshop.instruments.watch_result import CardWatch, TorchMemory, WatchResult, findings
+from gpuworkshop.instruments.watch_result import CardWatch, TorchMemory, WatchResult
 from gpuworkshop.machine.conditions import Conditions, processor
 from gpuworkshop.numbers import counted
 from gpuworkshop.report import Report
@@ -35,14 +38,22 @@ class Watch:
     """Watches this job's cards from ``with`` to its end; ``result`` is there at any time and final after it.
 
     ``interval`` is the time between two looks in seconds, at least 0.2: the driver has nothing new any sooner. With
-    ``whole_user`` everything of this user counts as watched, not this process alone. Raises ValueError for no interval.
+    ``whole_user`` everything of this user counts as watched, not this process alone. ``env`` names the cards, where
+    what is watched has an environment of its own. Raises ValueError for no interval.
     """
 
-    def __init__(self, interval: float = INTERVAL, *, what: str = "this process", whole_user: bool = False):
+    def __init__(
+        self,
+        interval: float = INTERVAL,
+        *,
+        what: str = "this process",
+        whole_user: bool = False,
+        env: Mapping[str, str] = os.environ,
+    ):
         if not interval > 0:
             raise ValueError(f"the interval must be above 0 seconds, not {interval}")
         self.what, self.asked = what, interval
-        self.sampler = Sampler(interval, whole_user=whole_user)
+        self.sampler = Sampler(interval, env, whole_user=whole_user)
         self._final: WatchResult | None = None
 
     def __enter__(self) -> Watch:
@@ -154,7 +165,7 @@ def _card(reader: CardReader, samples: Sequence[Sample], sampler: Sampler) -> Ca
         seconds=seconds,
         lost_at=None if reader.lost_at is None else reader.lost_at - sampler.began,
         processes=reader.processes,
-        torch=_torch_memory(card.cuda, owns),
+        torch=_torch_memory(card.cuda, owns) if sampler.own_cards else None,
         path=path(samples, card.uuid),
     )
 
@@ -234,12 +245,13 @@ def run(
     """
     if not command:
         raise ValueError("no command to run")
-    watch = Watch(interval, what=_title(command))
+    begins, env = launched.read(command, os.environ)
+    watch = Watch(interval, what=_title(command), env=env)
     with running(command, stdout_to_stderr=stdout_to_stderr, adopt=adopt) as started:
         with watch:
             status = started.wait()
         left = started.left()
-    return msgspec.structs.replace(watch.result, status=status, left=left)
+    return msgspec.structs.replace(watch.result, status=status, left=left, launched=begins)
 
 
 def processes() -> Report:

@@ -6,17 +6,9 @@ from collections.abc import Callable, Sequence
 
 from gpuworkshop.figures.map import Track, two_axes
 from gpuworkshop.instruments.samples import CardSample, Sample, WatchedCard, mean
-from gpuworkshop.instruments.watch_result import (
-    CardWatch,
-    WatchResult,
-    findings,
-    gib,
-    memory,
-    percent,
-    process_findings,
-    watts,
-)
-from gpuworkshop.numbers import number
+from gpuworkshop.instruments.watch_findings import findings, memory, process_findings, watts
+from gpuworkshop.instruments.watch_result import CardWatch, WatchResult
+from gpuworkshop.numbers import gib, number, percent
 from gpuworkshop.report import Figure, Finding, Report, Table
 
 ROWS: dict[str, Callable[[CardWatch], str]] = {
@@ -77,13 +69,13 @@ def _cards(result: WatchResult) -> Table:
 def _processes(result: WatchResult) -> Table | None:
     """Who was on the cards; None when nobody was seen."""
     rows = [
-        (str(p.pid), p.name or "-", card.label, p.who, gib(p.memory) if p.memory is not None else "-")
+        (str(p.pid), p.name or "-", card.label, p.role, gib(p.memory) if p.memory is not None else "-")
         for card in result.cards
         for p in card.processes or ()
     ]
     if not rows:
         return None
-    untold = sum(row[-1] == "-" for row in rows)
+    untold = sum(card.on_card.without_memory for card in result.cards)
     caption = "processes on the cards" + (f"; the driver says no memory for {untold} of them" if untold else "")
     return Table(("process", "name", "card", "whose", "memory, the most"), tuple(rows), caption)
 
