@@ -135,6 +135,7 @@ SCRIPT_WRONG = {
     "time": ["--time"],
     "gres": ["--gres"],
     "sound": ["#!/bin/bash"],
+    "line-twice": ["--cpus-per-task", "cpus-per-task=4", "mkdir"],
     "same-fault": ["--cpus-per-task", "--workers", "mkdir"],
     "missing-cpus": ["mkdir", "CUDA_VISIBLE_DEVICES"],
     "missing-logs": ["--workers", "CUDA_VISIBLE_DEVICES"],
@@ -158,6 +159,7 @@ def test_lines_may_be_given_by_number(site: Site) -> None:
     shown = script.faulty(site)
     numbers = [shown.places(words)[0] for words in WORDS]
     assert check("faulty", numbers).done and check("faulty", [numbers[0], *WORDS[1:]]).done
+    assert check("faulty", [str(number) for number in numbers]).done
 
 
 @pytest.mark.parametrize("mistake", SCRIPT_WRONG)

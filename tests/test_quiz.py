@@ -76,6 +76,20 @@ def test_what_is_no_letter_is_no_try(nonsense: object) -> None:
     assert progress.tally(FIRST[0], "question", FIRST[1]) == progress.Tally()
 
 
+@pytest.mark.parametrize("answer", ["abc", "CAB", "a, b, c", "a b c", ["a", "b", "c"]])
+def test_several_letters_may_be_written_in_any_way(answer: object) -> None:
+    assert quiz.ask("01_verify", "seen-not-used").check(answer).right
+
+
+def test_a_question_with_several_right_answers_asks_for_letters() -> None:
+    assert "several" in quiz.ask("01_verify", "seen-not-used").check("?").says
+
+
+@pytest.mark.parametrize("answer", ["180", " 180 minutes ", "180minutes"])
+def test_a_number_may_carry_the_unit_that_was_asked_for(answer: str) -> None:
+    assert quiz.ask("01_verify", "time-to-ask").check(answer).right
+
+
 @pytest.mark.parametrize("nonsense", ["many", "", None, float("nan"), float("inf"), [80]])
 def test_what_is_no_number_is_no_try(nonsense: object) -> None:
     assert quiz.ask("04_starve", "wasted-share").submit(nonsense).counts is False

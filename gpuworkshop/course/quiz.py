@@ -28,10 +28,12 @@ class Feedback(msgspec.Struct, frozen=True):
     counts: bool = True
 
     def __str__(self) -> str:
-        return f"{'✓ Right.' if self.right else '✗ Not yet.'} {self.says}"
+        return f"{'✓ Right.' if self.right else '✗ Not yet.'} {self.says}" if self.counts else self.says
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         title, tone = ("Right.", "right") if self.right else ("Not yet.", "wrong")
+        if not self.counts:
+            title, tone = "No answer yet.", "plain"
         return Note(title, tone, text=(self.says,))._repr_mimebundle_()
 
 
@@ -91,9 +93,10 @@ class Question:
         if self.data.kind == "number":
             return _check_number(self.data, float(self.answer), answer)
         options = faces.letters(self.data.options)
-        letters = sorted(set("".join(map(str, answer)).lower())) if isinstance(answer, Iterable) else []
+        letters = _letters(answer)
         if not letters or not options.keys() >= set(letters):
-            return Feedback(False, f"Answer with a letter: {', '.join(options)}.", counts=False)
+            what = "a letter" if self.data.kind == "choice" else "one letter or several"
+            return Feedback(False, f"Answer with {what}: {', '.join(options)}.", counts=False)
         chosen = [options[letter] for letter in letters]
         return _check_choice(chosen) if self.data.kind == "choice" else self._check_many(chosen)
 
@@ -154,6 +157,8 @@ def _widget(question: Question) -> Any:
 
     def act(answer: Any) -> Status:
         feedback = question.submit(answer)
+        if not feedback.counts:
+            return Status(feedback.says)
         return Status(str(feedback), feedback.right, "right" if feedback.right else "wrong")
 
     head = Note(f"Question: {data.title}", text=(question.prompt,))
@@ -165,6 +170,12 @@ def tries_in_words(seen: progress.Tally) -> str:
     return "1 try" if seen.tries == 1 else f"{seen.tries} tries"
 
 
+def _letters(answer: Any) -> list[str]:
+    """The letters of an answer, in order: "AC", "a, c" and ["a", "c"] are the same. Empty for what has none."""
+    given = "".join(map(str, answer)).lower() if isinstance(answer, Iterable) else ""
+    return sorted({char for char in given if char not in " ,.;:)"})
+
+
 def _check_choice(chosen: Sequence[material.Option]) -> Feedback:
     if len(chosen) > 1:
         return Feedback(False, "Only one of them: choose the one that fits best.")
@@ -173,8 +184,9 @@ def _check_choice(chosen: Sequence[material.Option]) -> Feedback:
 
 def _check_number(data: QuestionData, right: float, answer: Any) -> Feedback:
     try:
-        value = float(answer)
-    except (TypeError, ValueError):
+        number = answer.strip().removesuffix(data.unit) if isinstance(answer, str) else answer
+        value = math.nan if isinstance(answer, bool) else float(number)
+    except (TypeError, ValueError, OverflowError):
         value = math.nan
     if not math.isfinite(value):
         return Feedback(False, f"Answer with a number in {data.unit}.", counts=False)

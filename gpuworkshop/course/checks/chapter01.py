@@ -76,17 +76,25 @@ def faults(lines: Any) -> Found:
     shown = faulty(place.site())
     if isinstance(lines, str | int) or not isinstance(lines, Iterable):
         return wrong("no-list", kind=type(lines).__name__)
-    said = list(lines)
+    said = [_number_or_words(line) for line in lines]
     if any(line is ... for line in said):
         return STUB
     for line in said:
         if found := _wrong_line(shown, line):
             return found
+    places = [shown.places(line)[0] for line in said]
+    if twice := [place for index, place in enumerate(places) if place in places[:index]]:
+        return wrong("line-twice", line=twice[0])
     found = {_fault(shown, line): line for line in said}
     if len(found) < len(said):
         return wrong("same-fault", lines=_listed(line for line in said if found[_fault(shown, line)] != line))
     missing = [name for name in FAULTS if name not in found]
     return wrong(f"missing-{missing[0]}", found=len(found), all=len(FAULTS)) if missing else right()
+
+
+def _number_or_words(line: Any) -> Any:
+    """A line as it was named, with "6" as the number that it is."""
+    return int(line) if isinstance(line, str) and line.strip().isdecimal() else line
 
 
 def _wrong_line(shown: Script, line: Any) -> Found | None:
