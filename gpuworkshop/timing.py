@@ -299,6 +299,8 @@ def run_block(arm: Arm, clock: Clock, steps: int) -> Block:
         samples = sum(arm.step(clock) for _ in range(steps))
         end = clock.mark()
         clock.finish()
+        if not samples:
+            raise ValueError(f"{arm.name}: its batches hold no samples, so there is nothing to count")
         return Block(clock.seconds(start, end), steps, samples, clock.take_spans())
     finally:
         arm.pause()

@@ -79,14 +79,20 @@ class Resident:
 
     def __init__(self, name: str, batches: Sequence[Any], step: Callable, enter: Callable[[], None] = _nothing):
         self.name, self.resume, self._batches, self._step, self._turn = name, enter, batches, step, 0
+        self._sizes = [size(batch) for batch in batches]
 
     def pause(self) -> None:
         """Nothing of this arm runs between its blocks."""
 
     def step(self, clock: Clock) -> int:
-        batch = self._batches[self._turn % len(self._batches)]
+        turn = self._turn % len(self._batches)
+        batch = self._batches[turn]
         self._turn += 1
         self._step(batch)
+        if size(batch) != self._sizes[turn]:
+            raise ValueError(
+                "step changes its batch: it must leave it as it is, because the data ceiling uses it again"
+            )
         return size(batch)
 
 
@@ -107,6 +113,12 @@ def synthetic(training: Training, count: int = 2) -> list[Any]:
     pictures = [torch.randn(batch, 3, px, px, device=training.device) for _ in range(count)]
     labels = torch.randint(0, training.classes, (batch,), device=training.device)
     return [(p.contiguous(memory_format=training.layout), labels) for p in pictures]
+
+
+def callable_step(step: Any) -> None:
+    """TypeError for what cannot be called with a batch."""
+    if not callable(step):
+        raise TypeError(f"step is {step!r:.60}: hand over a function, step(batch) does one training step")
 
 
 def size(batch: Any) -> int:

@@ -13,11 +13,11 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import multiprocessing as torch_processes
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from gpuworkshop.instruments.sendable import line, obstacle
 
@@ -91,6 +91,8 @@ def ours(loader: Iterable, workers: int | None) -> Iterable:
     A DataLoader is rebuilt, also one of a subclass, unless that iterates in its own way; then it is copied, so that
     its worker processes are ours, and keeps its number of workers.
     """
+    if why := no_loader(loader):
+        raise LoaderFault(why)
     kind = type(loader)
     if isinstance(loader, DataLoader) and _iterates_as_usual(kind):
         return rebuilt(loader, workers=workers)
@@ -101,6 +103,23 @@ def ours(loader: Iterable, workers: int | None) -> Iterable:
         loader = copy.copy(loader)
         loader._iterator = None  # where a DataLoader keeps persistent workers
     return loader
+
+
+def no_loader(thing: Any) -> str:
+    """Why something is no loader, in one line; "" for what yields batches.
+
+    A data set can be iterated as well, and would be measured as if each sample were a batch.
+    """
+    kind = f"the {thing.__name__} itself" if isinstance(thing, type) else f"something of type {type(thing).__name__}"
+    if isinstance(thing, Dataset) and not isinstance(thing, IterableDataset):
+        return f"{kind} is no loader but a data set: hand over DataLoader(dataset, batch_size=...)"
+    if isinstance(thing, str | bytes | Mapping | type) or not hasattr(thing, "__iter__") and not _indexed(thing):
+        return f"{kind} is no loader: hand over a DataLoader, or anything that yields batches"
+    return ""
+
+
+def _indexed(thing: Any) -> bool:
+    return hasattr(thing, "__getitem__") and hasattr(thing, "__len__")
 
 
 def _iterates_as_usual(kind: type) -> bool:
@@ -189,6 +208,8 @@ class Feed:
 
         PyTorch reports a dead worker wherever the training process happens to be, also in the middle of a step.
         """
+        if isinstance(error, LoaderFault):
+            return ""  # told already
         text = str(error)
         if "Cannot re-initialize CUDA in forked subprocess" in text:
             return "the data set uses the card inside a worker: move .to(device) out of the data set, into the step"
@@ -197,9 +218,16 @@ class Feed:
         if self.workers and "DataLoader timed out" in text:
             return f"no batch came from {self.workers} workers within {self.loader.timeout:g} s"
         if self.workers and re.search(r"DataLoader worker .* (exited unexpectedly|is killed by signal)", text):
-            why = "shared memory (/dev/shm) full?" if "Bus error" in text else "host memory used up?"
-            return f"a worker died ({why}): {line(error).split('. ')[0]}"
+            return self._how_a_worker_died(error)
         return ""
+
+    def _how_a_worker_died(self, error: BaseException) -> str:
+        ends = [worker.exitcode for worker in getattr(self._iterator, "_workers", ())]
+        left = [status for status in ends if status is not None]
+        if left and min(left) >= 0:
+            return f"a worker ended itself with status {max(left)}: does the data set, or something it uses, call exit?"
+        why = "shared memory (/dev/shm) full?" if "Bus error" in str(error) else "host memory used up?"
+        return f"a worker died ({why}): {line(error).split('. ')[0]}"
 
     def pause(self) -> None:
         """Stop the worker processes where they are."""
@@ -228,7 +256,7 @@ class Feed:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        self.close()
         why = self.fault(error) if error else ""
+        self.close()
         if why:
             raise LoaderFault(why) from error

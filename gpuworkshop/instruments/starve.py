@@ -54,14 +54,16 @@ def measure(
 
     ``step(batch)`` does one training step. Work on the batch that belongs to the data (copy, decode, augment) goes
     into ``prepare(batch)``; by default the tensors are copied to ``device`` (default: the card, if there is one).
-    Raises LoaderFault for a loader that yields nothing or cannot start its workers; errors of ``step`` pass through.
+    Raises LoaderFault for what is no loader, yields nothing or cannot start its workers, and ValueError for batches
+    without samples and for a ``step`` that takes its batch apart; errors of ``step`` itself pass through.
     """
     from gpuworkshop.instruments import arms
     from gpuworkshop.instruments.feed import Feed
     from gpuworkshop.machine.conditions import conditions
     from gpuworkshop.machine.gpus import default_device
 
-    device, tell = device or default_device(), tell or Tell()
+    arms.callable_step(step)
+    device, tell = str(device or default_device()), tell or Tell()
     prepare = prepare or (lambda batch: arms.moved(batch, device))
     with ExitStack() as stack:
         tell.progress(0.0, "filling the device")
@@ -124,13 +126,15 @@ def compare(
 ) -> Comparison:
     """Whether your training is faster with the loader ``after`` than with ``before``, the same step in turn.
 
-    ``step`` and ``prepare`` as in :func:`measure`.
+    Compared are samples/s, also where the two have batches of different sizes. ``step`` and ``prepare`` as in
+    :func:`measure`.
     """
     from gpuworkshop.instruments import arms
     from gpuworkshop.instruments.feed import Feed
     from gpuworkshop.machine.gpus import default_device
 
-    device, tell = device or default_device(), tell or Tell()
+    arms.callable_step(step)
+    device, tell = str(device or default_device()), tell or Tell()
     prepare = prepare or (lambda batch: arms.moved(batch, device))
     with ExitStack() as stack:
         runs = (("before", before), ("after", after))

@@ -46,13 +46,16 @@ class Bench:
         return build(config, job, self.device)
 
     def trial(self, before: TrainConfig, after: TrainConfig, tell: Tell | None = None) -> Trial:
-        """Measure ``after`` against ``before`` in turn. More than one remedy's change is measured, never kept."""
+        """Measure ``after`` against ``before`` in turn. Settings of more than one remedy are refused unmeasured."""
         tell = tell or Tell()
+        names = changed(before, after)
+        if names and explaining(before, after) is None:
+            return self._refused(before, after, _not_one(names))
         began = time.perf_counter()
         try:
             slow, fast = self.build(before), self.build(after)
         except CANNOT as fault:
-            return self._refused(before, after, str(fault))
+            return self._refused(before, after, f"not possible: {fault}")
         paid = time.perf_counter() - began if after.data_path == "pre-decoded" != before.data_path else 0.0
         try:
             with ExitStack() as stack:
@@ -61,18 +64,18 @@ class Bench:
                 watch = lambda share: tell.progress(0.8 * share)  # noqa: E731
                 rounds = in_turn(in_trial, self.clock, self.plan, unit=UNIT, progress=watch)
         except CANNOT as fault:
-            return self._refused(before, after, str(fault))
+            return self._refused(before, after, f"not possible: {fault}")
         comparison = rounds.compare("before", "after")
         remedy = explaining(before, after)
         learning = None
         if comparison.verdict == "faster":
             tell.progress(0.8, "does it still learn?")
             learning = self.judge(after, remedy.numerics if remedy else "training", before)
-        kept, why = _decision(comparison, learning, changed(before, after), remedy is not None)
+        kept, why = _decision(comparison, learning, names)
         return Trial(
             before=before,
             after=after,
-            changed=changed(before, after),
+            changed=names,
             comparison=comparison,
             rate_before=rounds.rate("before"),
             rate_after=rounds.rate("after"),
@@ -85,7 +88,7 @@ class Bench:
         )
 
     def _refused(self, before: TrainConfig, after: TrainConfig, why: str) -> Trial:
-        what = dict(before=before, after=after, changed=changed(before, after), kept=False, why=f"not possible: {why}")
+        what = dict(before=before, after=after, changed=changed(before, after), kept=False, why=why)
         return Trial(**what, origin=self._origin(), planted=self.job.planted)
 
     def _origin(self) -> Origin:
@@ -134,14 +137,15 @@ class Bench:
         return Learned(seen, start, training.held_out_loss(self._held_out))
 
 
-def _decision(
-    comparison: Comparison, learning: Judgement | None, names: tuple[str, ...], one_change: bool
-) -> tuple[bool, str]:
+def _not_one(names: tuple[str, ...]) -> str:
+    """Why a trial of these settings is not made."""
+    return f"not measured: {', '.join(names)} changed at once are more than one remedy, so it cannot be attributed"
+
+
+def _decision(comparison: Comparison, learning: Judgement | None, names: tuple[str, ...]) -> tuple[bool, str]:
     """Whether a trial's change is kept, and why."""
     if not names:
         return False, "nothing was changed"
-    if not one_change:
-        return False, f"cannot be attributed: {', '.join(names)} changed at once ({comparison})"
     if comparison.verdict != "faster":
         return False, str(comparison)
     if learning and learning.ok is False:
