@@ -217,7 +217,7 @@ def _listen(process, lines, log, progress, record, deadline: Deadline) -> Result
     while (line := _next_line(process, lines, deadline, log)) is not None:
         try:
             message = decoder.decode(line)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             if words := line.decode(errors="replace").strip():
                 log.append(words[:LONGEST_WORDS])  # a launcher's own
             continue

@@ -64,7 +64,7 @@ def read_json(name: str, default: Any) -> Any:
     """The value last written under `name`; `default` if there is none or it is broken."""
     newest: dict[float, Any] = {}
     for path in (place / name for place in _places_to_read()):
-        with suppress(OSError, msgspec.DecodeError):
+        with suppress(OSError, msgspec.DecodeError, RecursionError):
             newest[path.stat().st_mtime] = msgspec.json.decode(path.read_bytes())
     return newest[max(newest)] if newest else default
 
@@ -229,6 +229,6 @@ def _plain(value: Any) -> Any:
 def _decode_record(line: bytes) -> dict[str, Any] | None:
     try:
         record = msgspec.json.decode(line)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):  # not JSON, or nested without end
         return None
     return record if isinstance(record, dict) else None

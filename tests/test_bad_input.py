@@ -12,7 +12,6 @@ import sys
 import time
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import psutil
 import pytest
@@ -24,10 +23,10 @@ from gpuworkshop import child, cli, state
 from gpuworkshop.child import ChildFailed
 from gpuworkshop.course import exercise, material, predict, progress, quiz, replay
 from gpuworkshop.instruments import starve
-from gpuworkshop.instruments.feed import Feed, LoaderFault
+from gpuworkshop.instruments.feed import LoaderFault
 from gpuworkshop.loop import climb, ledger, trial
 from gpuworkshop.timing import Plan
-from gpuworkshop.workloads import images, pictures, train
+from gpuworkshop.workloads import pictures, train
 from gpuworkshop.workloads.config import Job, TrainConfig, seconds
 
 QUICK = Plan(block_seconds=0.01, min_rounds=4, width=1.0, budget_seconds=1.0)
@@ -430,3 +429,350 @@ def test_a_name_that_is_no_text_is_one_line_in_any_locale() -> None:
     env = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     seen = subprocess.run(["sh", "-c", os.fsencode(line)], env=env, capture_output=True, text=True, errors="replace")
     assert seen.returncode == 2 and seen.stderr.count("\n") == 1 and seen.stdout == ""
+
+
+# ---------------------------------------------------------------- loaders and steps of one's own
+
+
+ROWS = TensorDataset(torch.randn(64, 4), torch.zeros(64))
+
+
+def nothing(batch: object) -> None:
+    """A step that takes no time."""
+
+
+class Dies(Dataset):
+    """Its worker ends in the given way at one sample."""
+
+    def __init__(self, how: str):
+        self.how = how
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 7 and torch.utils.data.get_worker_info():
+            if self.how == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            os._exit(3)
+        return torch.zeros(3)
+
+
+@pytest.mark.parametrize(("how", "says"), [("killed", "host memory used up"), ("left", "ended itself with status 3")])
+def test_a_dead_worker_is_told_once_and_by_how_it_died(how, says) -> None:
+    with pytest.raises(LoaderFault, match=says) as caught:
+        starve.measure(DataLoader(Dies(how), 4, num_workers=2), nothing, plan=QUICK, device="cpu")
+    assert one_line(caught.value).count("a worker") == 1
+    if how == "left":
+        assert "memory" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "loader", [5, None, "abc", b"abc", {"a": 1}, ROWS, Dies("never"), nothing], ids=lambda value: type(value).__name__
+)
+@pytest.mark.parametrize("door", ["measure", "compare"])
+def test_what_is_no_loader_is_named_and_not_measured(loader, door) -> None:
+    """A data set can be iterated too, and would be measured as batches of so many samples as one sample has numbers."""
+    with pytest.raises(LoaderFault, match="is no loader.*DataLoader") as caught:
+        if door == "measure":
+            starve.measure(loader, nothing, plan=QUICK, device="cpu")
+        else:
+            starve.compare(DataLoader(ROWS, 4), loader, nothing, plan=QUICK, device="cpu")
+    one_line(caught.value)
+
+
+@pytest.mark.parametrize("step", [None, 3, "model"])
+def test_a_step_that_cannot_be_called_is_named_before_the_loader_starts(step) -> None:
+    with pytest.raises(TypeError, match=r"step is .*step\(batch\)"):
+        starve.measure(DataLoader(Dies("left"), 4, num_workers=1), step, plan=QUICK, device="cpu")
+    with pytest.raises(TypeError, match=r"step is .*step\(batch\)"):
+        starve.compare(DataLoader(ROWS, 4), DataLoader(ROWS, 4), step, plan=QUICK, device="cpu")
+
+
+def test_batches_without_samples_are_named() -> None:
+    hollow = DataLoader(ROWS, 4, collate_fn=lambda samples: torch.zeros(0, 3))
+    for door in (
+        lambda: starve.measure(hollow, nothing, plan=QUICK, device="cpu"),
+        lambda: starve.compare(hollow, hollow, nothing, plan=QUICK, device="cpu"),
+    ):
+        with pytest.raises(ValueError, match="no samples") as caught:
+            door()
+        one_line(caught.value)
+
+
+def test_a_step_that_empties_its_batch_is_named() -> None:
+    """The data ceiling uses the same batches again: a step that takes them apart would be measured on nothing."""
+    with pytest.raises(ValueError, match="step changes its batch") as caught:
+        starve.measure(DataLoader(ROWS, 4), lambda batch: batch.clear(), plan=QUICK, device="cpu")
+    one_line(caught.value)
+
+
+def test_a_device_may_be_an_object() -> None:
+    seen = starve.measure(DataLoader(ROWS, 4), nothing, plan=QUICK, device=torch.device("cpu"))
+    assert seen.conditions.device == "cpu"
+    assert starve.compare(
+        DataLoader(ROWS, 4), DataLoader(ROWS, 4), nothing, plan=QUICK, device=torch.device("cpu")
+    ).pairs
+
+
+# ---------------------------------------------------------------- answers of a learner
+
+
+KNOBS = ("04_starve", "knobs")
+
+
+def test_a_forgotten_return_is_a_mistake_with_its_own_words() -> None:
+    def make_loader(dataset, batch_size, workers):
+        DataLoader(dataset, batch_size, shuffle=True, num_workers=workers)
+
+    result = exercise.open(*KNOBS).check(make_loader)
+    assert (result.attempted, result.done, result.mistake) == (True, False, "returns-nothing")
+    assert "returns nothing" in result.says and "return" in result.hint
+
+
+def loader_of(**more) -> object:
+    """A right answer but for some settings."""
+
+    def make_loader(dataset, batch_size, workers):
+        only = {"persistent_workers": True, "prefetch_factor": 2} if workers else {}
+        pinned = torch.cuda.is_available()
+        return DataLoader(
+            **{
+                "dataset": dataset,
+                "batch_size": batch_size,
+                "shuffle": True,
+                "num_workers": workers,
+                "pin_memory": pinned,
+            }
+            | only
+            | more
+        )
+
+    return make_loader
+
+
+def test_another_data_set_is_found_without_going_through_all_of_it() -> None:
+    class Large(Dataset):
+        seen = 0
+
+        def __len__(self) -> int:
+            return 1_000_000
+
+        def __getitem__(self, index: int) -> int:
+            Large.seen += 1
+            return index
+
+    result = exercise.open(*KNOBS).check(loader_of(dataset=Large()))
+    assert result.mistake == "samples-lost" and Large.seen < 1000
+
+
+@pytest.mark.parametrize(
+    ("collate", "says"), [(lambda samples: 1 / 0, "ZeroDivisionError"), (lambda samples: {"x": samples}, "samples")]
+)
+def test_a_loader_whose_batches_cannot_be_read_is_told_so(collate, says) -> None:
+    result = exercise.open(*KNOBS).check(loader_of(collate_fn=collate))
+    assert not result.done and says in result.says and "nothing else" not in result.hint
+
+
+class Unspeakable(Exception):
+    """Its message is an error of its own."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), Unspeakable(), ValueError("x" * 9000), ValueError("{0} {kind}")])
+def test_whatever_an_answer_raises_is_told_in_a_line_that_can_be_read(error) -> None:
+    def make_loader(dataset, batch_size, workers):
+        raise error
+
+    result = exercise.open(*KNOBS).check(make_loader)
+    assert result.mistake == "raised" and type(error).__name__ in result.says and len(result.says) < 500
+
+
+def test_an_interrupt_goes_through_a_check() -> None:
+    def make_loader(dataset, batch_size, workers):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        exercise.open(*KNOBS).check(make_loader)
+
+
+def test_a_hint_names_its_exercise() -> None:
+    one = exercise.open(*KNOBS)
+    notes = [one.hint() for _ in range(len(one.data.hints) + 1)]
+    assert all(one.data.title in note.title for note in notes)
+
+
+@pytest.mark.parametrize("answer", [10**400, -(10**400)])
+def test_a_number_too_large_for_one_is_no_answer(answer) -> None:
+    feedback = quiz.ask("04_starve", "wasted-share").submit(answer)
+    assert not feedback.counts and "number" in feedback.says
+
+
+@pytest.mark.parametrize(("answer", "right"), [("80%", True), (" 80 % ", True), ("20%", False), (True, None)])
+def test_a_number_may_carry_its_unit_and_true_is_no_number(answer, right) -> None:
+    feedback = quiz.ask("04_starve", "wasted-share").check(answer)
+    assert (feedback.right if feedback.counts else None) is right
+
+
+@pytest.mark.parametrize("answer", [" b ", "b)", "B.", "b,"])
+def test_a_letter_may_carry_what_stands_beside_it_on_the_page(answer) -> None:
+    assert quiz.ask("04_starve", "one-worker").check(answer).right
+
+
+def test_what_is_no_answer_is_not_called_wrong() -> None:
+    feedback = quiz.ask("04_starve", "one-worker").check("zz")
+    assert "Not yet" not in str(feedback) and "Answer with a letter" in str(feedback)
+    assert "Not yet" not in feedback._repr_mimebundle_()["text/html"]
+
+
+@pytest.mark.parametrize("value", [40, 1e9, "many"])
+def test_a_kept_guess_reads_as_words_everywhere(value) -> None:
+    status = predict.guess("wait", "How much?", "%", 0, 100).save(value)
+    bundle = status._repr_mimebundle_()
+    for face in (str(status), bundle["text/plain"]):
+        assert face == status.says
+    assert "Status(" not in bundle["text/html"] and 'role="status"' in bundle["text/html"]
+
+
+def test_true_is_no_guess() -> None:
+    assert "number" in predict.guess("wait", "How much?", "%", 0, 100).save(True).says
+    assert predict.prediction("wait") is None
+
+
+def test_two_remedies_at_once_are_refused_before_anything_is_measured(monkeypatch) -> None:
+    def measured(*_: object, **__: object) -> None:
+        raise AssertionError("it was measured")
+
+    monkeypatch.setattr(trial, "in_turn", measured)
+    monkeypatch.setattr(trial, "build", measured)
+    before = TrainConfig()
+    seen = trial.Bench(Job(), before, "cpu").trial(before, before.with_(workers=2, batch_size=64))
+    assert seen.comparison is None and not seen.kept
+    assert "workers, batch_size" in seen.why and "cannot be attributed" in seen.why and "not measured" in seen.why
+    assert exercise.open("04_starve", "ladder").check(seen).mistake == "other-ladder"
+    seen = trial.Bench(Job(), before, "cpu").trial(before, before.with_(workers=2, data_path="pre-decoded"))
+    assert exercise.open("04_starve", "ladder").check(seen).mistake == "two-changes"
+
+
+# ---------------------------------------------------------------- files that others wrote
+
+
+FOREIGN = (
+    b"""{"chapter": {}, "kind": [], "id": null, "right": 1}
+{"chapter": "04_starve", "kind": "exercise", "id": ["a"], "right": true}
+{"id": "wait", "event": "guess", "value": true, "when": null}
+{"id": "wait", "event": "guess", "value": 1e999, "when": {}}
+{"id": ["wait"], "event": "shown"}
+{"when": "2026", "run": 1}
+5
+null
+\xff\xfe
+"""
+    + b"[" * 100_000
+    + b"\n"
+    + b'{"torn":'
+)
+
+
+@pytest.fixture
+def foreign(own_state: Path) -> Path:
+    """A state folder whose files hold lines of somebody else."""
+    own_state.mkdir()
+    for name in (progress.FILE, predict.FILE, ledger.FILE):
+        (own_state / name).write_bytes(FOREIGN)
+    return own_state
+
+
+def test_foreign_lines_are_skipped_and_what_is_ours_is_found(foreign) -> None:
+    assert progress.record("04_starve", "exercise", "knobs", True)
+    assert progress.tally("04_starve", "exercise", "knobs") == progress.Tally(1, True)
+    assert "skipped" in str(progress.chapter("04_starve"))
+    assert predict.prediction("wait") is None
+    predict.guess("wait", "?", "%", 0, 100).save(40)
+    assert predict.prediction("wait").value == 40
+    mine = [record for record in ledger.read()[0] if record.run == "1"]
+    assert mine == []
+
+
+def test_a_state_file_nested_without_end_is_a_broken_one(own_state) -> None:
+    own_state.mkdir()
+    (own_state / "x.json").write_bytes(b"[" * 100_000)
+    assert state.read_json("x.json", "default") == "default"
+
+
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Write a chapter's file of questions or exercises, from the one that is there, and read it."""
+    for room in ("questions", "exercises"):
+        (tmp_path / room).mkdir()
+    real = material._HERE
+    monkeypatch.setattr(material, "_HERE", tmp_path)
+    readers = {"questions": material.questions, "exercises": material.exercises}
+
+    def write(room: str, change) -> dict:
+        text = (real / room / "04_starve.toml").read_bytes()
+        (tmp_path / room / "04_starve.toml").write_bytes(change(text))
+        readers[room].cache_clear()
+        return readers[room]("04_starve")
+
+    yield write
+    for reader in readers.values():
+        reader.cache_clear()
+
+
+BROKEN_MATERIAL = {
+    "no TOML": ("questions", lambda text: b"[[question]]\nid=", ""),
+    "no text": ("questions", lambda text: b"\xff\xfe", ""),
+    "nothing": ("questions", lambda text: b"", "question"),
+    "a key that is missing": ("questions", lambda text: b'[[question]]\nid="a"', "title"),
+    "a key too many": ("questions", lambda text: text.replace(b"unit =", b"unitt ="), "unitt"),
+    "a wrong type": ("questions", lambda text: text.replace(b"tolerance = 0.5", b'tolerance = "x"'), "tolerance"),
+    "the same id twice": ("questions", lambda text: text + b"\n" + text, "wasted-share"),
+    "no right option": ("questions", lambda text: text.replace(b"right = true, ", b""), "what-can-help"),
+    "no options": ("questions", lambda text: b'[[question]]\nid="a"\ntitle="t"\nkind="choice"\nprompt="p"', "'a'"),
+    "an unknown brace": ("questions", lambda text: text.replace(b"{loader_ms}", b"{loader}"), "loader"),
+    "an exercise twice": ("exercises", lambda text: text + b"\n" + text, "knobs"),
+    "a difficulty of 9": ("exercises", lambda text: text.replace(b"difficulty = 1", b"difficulty = 9"), "difficulty"),
+    "words with a slip": (
+        "exercises",
+        lambda text: text.replace(b'says = "The check needs the f', b'sayss = "The f'),
+        "sayss",
+    ),
+}
+
+
+@pytest.mark.parametrize(("room", "change", "key"), BROKEN_MATERIAL.values(), ids=BROKEN_MATERIAL)
+def test_a_wrong_file_of_the_course_is_named_with_its_key(written, room, change, key) -> None:
+    with pytest.raises(ValueError, match=f"{room}/04_starve.toml") as caught:
+        written(room, change)
+    assert key in one_line(caught.value)
+
+
+def test_a_mistake_without_words_is_still_one_answer(written) -> None:
+    written("exercises", lambda text: text.replace(b"mistakes.no-function]", b"mistakes.nofunction]"))
+    result = exercise.open(*KNOBS).check(5)
+    assert not result.done and "no-function" in result.says
+
+
+def test_a_brace_that_nobody_fills_is_shown_as_it_stands(written) -> None:
+    written("exercises", lambda text: text.replace(b"{kind}", b"{nokind}"))
+    assert "{nokind}" in exercise.open(*KNOBS).check(5).says
+
+
+def test_a_recording_of_a_newer_kit_says_so(tmp_path) -> None:
+    good = json.loads((replay.FOLDER / "starve-h200.json").read_bytes())
+    newer = good | {"kit": "99.0", "more": 1}
+    (tmp_path / "starve-x.json").write_text(json.dumps(newer))
+    with pytest.raises(ValueError, match="starve-x.json.*kit 99.0.*newer") as caught:
+        replay.load("starve", folder=tmp_path)
+    one_line(caught.value)
+
+
+@pytest.mark.parametrize("data", [b"", b"null", b'{"kit": 5}', b'{"kit": "0', b"\xff", b"[" * 100_000], ids=range(6))
+def test_a_recording_that_is_none_is_named_in_one_line(tmp_path, data) -> None:
+    (tmp_path / "starve-x.json").write_bytes(data)
+    with pytest.raises(ValueError, match="starve-x.json is not a recording") as caught:
+        replay.load("starve", folder=tmp_path)
+    one_line(caught.value)

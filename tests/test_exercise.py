@@ -77,6 +77,8 @@ def twice(dataset: Any, batch_size: int, workers: int) -> Any:
 KNOBS_WRONG = {
     "no-function": DataLoader([1, 2]),
     "no-loader": lambda dataset, batch_size, workers: dataset,
+    "returns-nothing": lambda dataset, batch_size, workers: print(end=""),
+    "cannot-read": answer(lambda workers: {"collate_fn": lambda samples: {"x": samples}}),
     "raised": own_error,
     "prefetch_factor": answer(lambda workers: {"prefetch_factor": 2}),
     "persistent_workers": answer(lambda workers: {"persistent_workers": True}),
@@ -269,7 +271,7 @@ def test_hints_come_one_by_one_and_end_with_the_solution(chapter: str, id: str) 
     one = exercise.open(chapter, id)
     given = [one.hint() for _ in range(len(one.data.hints) + 2)]
     assert [note.text[0] for note in given[: len(one.data.hints)]] == list(one.data.hints)
-    assert given[0].title == f"Hint 1 of {len(one.data.hints)}"
+    assert given[0].title == f"Hint 1 of {len(one.data.hints)}: {one.data.title}"
     assert all(".solution()" in str(note) for note in given[len(one.data.hints) :])
 
 

@@ -13,14 +13,24 @@ import msgspec
 
 from gpuworkshop.course import faces
 from gpuworkshop.course.faces import Note
+from gpuworkshop.report import clean
 
 
 class Status(msgspec.Struct, frozen=True):
-    """One line of feedback. `correct` also goes into the page as data-correct."""
+    """One line of feedback, which reads as that line wherever it is shown. `correct` also goes into the page as
+    data-correct."""
 
     says: str
     correct: bool | None = None
     tone: Literal["plain", "right", "wrong"] = "plain"
+
+    def __str__(self) -> str:
+        return clean(self.says)
+
+    __repr__ = __str__
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return {"text/html": faces.styled(self.html()), "text/plain": str(self)}
 
     def html(self) -> str:
         """A live region, so that a screen reader speaks it."""

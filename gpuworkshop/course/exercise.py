@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from gpuworkshop.course import material, progress
-from gpuworkshop.course.checks import STUB, Found, wrong
+from gpuworkshop.course.checks import STUB, Found, told, wrong
 from gpuworkshop.course.faces import Fold, Note
 from gpuworkshop.course.material import ExerciseData
 
@@ -66,9 +66,11 @@ class Exercise:
     def hint(self) -> Note:
         """The next hint, each one plainer than the one before."""
         if self._hints_given == len(self.data.hints):
-            return Note("That was the last hint", "hint", text=("`.solution()` shows one way to solve it.",))
+            return Note(
+                f"That was the last hint: {self.data.title}", "hint", text=("`.solution()` shows one way to solve it.",)
+            )
         self._hints_given += 1
-        title = f"Hint {self._hints_given} of {len(self.data.hints)}"
+        title = f"Hint {self._hints_given} of {len(self.data.hints)}: {self.data.title}"
         return Note(title, "hint", text=(self.data.hints[self._hints_given - 1],))
 
     def check(self, *answer: Any) -> CheckResult:
@@ -94,16 +96,17 @@ class Exercise:
         checks = import_module(f"{__package__}.checks.chapter{self.chapter[:2]}").CHECKS
         try:
             return checks[self.data.check](*answer)
-        except Exception as error:  # an answer of a kind that the check did not foresee
-            return wrong("unforeseen", error=f"{type(error).__name__}: {error}")
+        except (Exception, SystemExit) as error:  # an answer of a kind that the check did not foresee
+            return wrong("unforeseen", error=told(error))
 
     def _worded(self, found: Found) -> CheckResult:
         """The words of the exercise for what its check found."""
         data = self.data
         if found == STUB:
             return CheckResult(False, data.stub, attempted=False, mistake=found.mistake)
-        words = data.mistakes[found.mistake] if found.mistake else material.Words(data.done)
-        says, hint = words.says.format(**found.facts), words.hint.format(**found.facts)
+        nameless = material.Words(f"This answer has the mistake {found.mistake!r}.")
+        words = data.mistakes.get(found.mistake, nameless) if found.mistake else material.Words(data.done)
+        says, hint = _filled(words.says, found.facts), _filled(words.hint, found.facts)
         return CheckResult(not found.mistake, says, hint, mistake=found.mistake)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
@@ -126,3 +129,17 @@ class Exercise:
             ("Yours", str(seen)),
         )
         return Note(f"Exercise: {data.title}", facts=facts, text=("Stuck? Ask for a hint with `.hint()`.",))
+
+
+class _Facts(dict):
+    """Facts of a check; a brace that it does not fill stays as it stands."""
+
+    def __missing__(self, name: str) -> str:
+        return f"{{{name}}}"
+
+
+def _filled(words: str, facts: dict[str, Any]) -> str:
+    try:
+        return words.format_map(_Facts(facts))
+    except (ValueError, TypeError, AttributeError, IndexError):  # braces that are none of ours
+        return words

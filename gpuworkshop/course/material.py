@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import string
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -78,20 +80,52 @@ class _Exercises(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def questions(chapter: str) -> dict[str, QuestionData]:
-    """The questions of a chapter such as "04_starve", by id; empty if it has none."""
-    file = _HERE / "questions" / f"{chapter}.toml"
-    if not file.exists():
-        return {}
-    return {one.id: one for one in msgspec.toml.decode(file.read_bytes(), type=_Questions).question}
+    """The questions of a chapter such as "04_starve", by id; empty if it has none.
+
+    ValueError names the file and the key, or the question, that is wrong.
+    """
+    whole = _read("questions", chapter, _Questions)
+    return _by_id("questions", chapter, whole.question if whole else ())
 
 
 @cache
 def exercises(chapter: str) -> dict[str, ExerciseData]:
-    """The exercises of a chapter, by id; empty if it has none."""
-    file = _HERE / "exercises" / f"{chapter}.toml"
-    if not file.exists():
-        return {}
-    return {one.id: one for one in msgspec.toml.decode(file.read_bytes(), type=_Exercises).exercise}
+    """The exercises of a chapter, by id; empty if it has none. Errors as in :func:`questions`."""
+    whole = _read("exercises", chapter, _Exercises)
+    return _by_id("exercises", chapter, whole.exercise if whole else ())
+
+
+def _read(room: str, chapter: str, type: type) -> Any:
+    """One file as its type; None if there is none."""
+    file = _HERE / room / f"{chapter}.toml"
+    try:
+        return msgspec.toml.decode(file.read_bytes(), type=type)
+    except FileNotFoundError:
+        return None
+    except (msgspec.DecodeError, ValueError) as error:
+        raise ValueError(f"{room}/{file.name}: {' '.join(str(error).split())}") from None
+
+
+def _by_id(room: str, chapter: str, parts: Sequence[Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for one in parts:
+        why = "there twice" if one.id in found else _slip(one) if isinstance(one, QuestionData) else ""
+        if why:
+            raise ValueError(f"{room}/{chapter}.toml: {one.id!r} {why}")
+        found[one.id] = one
+    return found
+
+
+def _slip(question: QuestionData) -> str:
+    """What makes a question one that nobody can answer; "" if nothing does."""
+    if question.kind != "number" and not question.options:
+        return "has no options"
+    if question.options and not any(option.right for option in question.options):
+        return "has no right option"
+    braces = {name for _, name, _, _ in string.Formatter().parse(question.prompt) if name is not None}
+    if unknown := braces - question.given.keys():
+        return f"has {{{min(unknown)}}} in its prompt, which is not given"
+    return ""
 
 
 def solution(chapter: str, exercise: str) -> str:

@@ -40,7 +40,7 @@ class Guess:
 
     def save(self, value: float) -> Status:
         """Keep a guess. A number outside the range is refused with the range."""
-        if not isinstance(value, int | float) or not self.low <= value <= self.high:
+        if not _is_number(value) or not self.low <= value <= self.high:
             return Status(f"✗ Give a number between {self.low:g} and {self.high:g}.", tone="wrong")
         if not state.append(FILE, {"event": "guess", "id": self.id, "value": value, "when": _now()}):
             return Status("✗ Your guess could not be kept: the state folder cannot be written.", tone="wrong")
@@ -93,10 +93,14 @@ def prediction(id: str) -> Prediction | None:
             continue
         if line.get("event") == "shown":
             shown = True
-        elif isinstance(line.get("value"), int | float):
+        elif _is_number(line.get("value")):
             made = Prediction(line["value"], str(line.get("when", "")), late=shown)
             early, late = (early, made) if shown else (made, late)
     return early or late
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and -math.inf < value < math.inf
 
 
 def compare(id: str, measured: Rate, origin: Origin) -> Report:

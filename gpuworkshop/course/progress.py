@@ -71,6 +71,8 @@ def _fold(lines: list[dict]) -> dict[tuple[str, str, str], Tally]:
     tallies: dict[tuple[str, str, str], Tally] = {}
     for line in lines:
         key = (line.get("chapter"), line.get("kind"), line.get("id"))
+        if not all(isinstance(part, str) for part in key):
+            continue  # not a line of ours
         before = tallies.get(key, Tally())
         if not before.right:
             tallies[key] = Tally(before.tries + 1, line.get("right") is True)

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from gpuworkshop import __version__
 from gpuworkshop.course import demos
 from gpuworkshop.course.demos import DemoResult
 from gpuworkshop.course.faces import Note
@@ -55,6 +56,10 @@ class Recording(msgspec.Struct, frozen=True, order=True):
     what: str
     card: str
     file: Path
+
+
+class _Kit(msgspec.Struct, frozen=True):
+    kit: str
 
 
 class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -101,13 +106,25 @@ def picture(what: str, card: str | None = None, folder: Path = FOLDER) -> Figure
 
 def _read(recording: Recording) -> Result:
     try:
-        whole = msgspec.json.decode(recording.file.read_bytes(), type=_Envelope)
+        data = recording.file.read_bytes()
+        whole = msgspec.json.decode(data, type=_Envelope)
         result = msgspec.json.decode(whole.result, type=KINDS[recording.what])
-    except (OSError, msgspec.DecodeError) as error:
-        raise ValueError(f"{recording.file.name} is not a recording of {recording.what}: {error}") from None
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
+        why = error.strerror if isinstance(error, OSError) else _newer(data) or error
+        raise ValueError(f"{recording.file.name} is not a recording of {recording.what}: {why}") from None
     if {whole.origin.mark, result.origin.mark} != {"measured here"}:
         raise ValueError(f"{recording.file.name} is not a recording of {recording.what}: it was not measured")
     return _marked(result, whole.kit)
+
+
+def _newer(data: bytes) -> str:
+    """Why a recording of a later kit cannot be read; "" if it is of none."""
+    try:
+        kit = msgspec.json.decode(data, type=_Kit).kit
+        later = [int(part) for part in kit.split(".")] > [int(part) for part in __version__.split(".")]
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return ""
+    return f"kit {kit[:20]} made it, which is newer than this one ({__version__})" if later else ""
 
 
 def _marked(value: Any, kit: str) -> Any:

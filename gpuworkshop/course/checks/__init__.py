@@ -28,5 +28,18 @@ def wrong(mistake: str, **facts: Any) -> Found:
     return Found(mistake, facts)
 
 
+def told(error: BaseException) -> str:
+    """A learner's error in one line of readable length, whatever its message is."""
+    try:
+        words = " ".join(str(error).split())
+    except Exception:  # its message is an error of its own
+        words = ""
+    short = words if len(words) <= LONGEST else f"{words[:LONGEST]} ..."
+    return f"{type(error).__name__}: {short}" if short else type(error).__name__
+
+
+LONGEST = 200
+"""Characters of an error's message that are shown."""
+
 STUB = Found("stub")
 """The answer is still the `...` that the notebook came with; this is no try."""

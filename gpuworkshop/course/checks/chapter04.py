@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any
 
-from gpuworkshop.course.checks import STUB, Found, right, wrong
+from gpuworkshop.course.checks import STUB, Found, right, told, wrong
 from gpuworkshop.loop.remedies import explaining, remedies
 
 SAMPLES = 10  # with a batch of 4 the last batch is short, so a dropped one shows
@@ -21,10 +22,10 @@ def knobs(make_loader: Any) -> Found:
     for workers in (2, 1, 0):
         try:
             loader = _call(make_loader, workers)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return _raised(error, workers)
-        if loader is None or loader is ...:
-            return STUB
+        if loader is ... or loader is None:
+            return STUB if loader is ... or _does_nothing(make_loader) else wrong("returns-nothing")
         if found := _not_a_loader(loader) or _wrong_setting(loader, workers):
             return found
     return _wrong_data(loader) or right()
@@ -36,13 +37,19 @@ def _call(make_loader: Callable, workers: int) -> Any:
         return make_loader(list(range(SAMPLES)), BATCH, workers)
 
 
-def _raised(error: Exception, workers: int) -> Found:
+def _does_nothing(function: Callable) -> bool:
+    """Whether a function uses no name at all, as a stub does."""
+    code = getattr(function, "__code__", None)
+    return code is not None and not (code.co_names or code.co_freevars)
+
+
+def _raised(error: BaseException, workers: int) -> Found:
     """Which settings PyTorch refused, else the learner's own error."""
     mistake = "raised"
     if workers == 0 and isinstance(error, ValueError):
         refused = (name for name in ("prefetch_factor", "persistent_workers") if name in str(error))
         mistake = next(refused, mistake)
-    return wrong(mistake, workers=workers, error=f"{type(error).__name__}: {error}")
+    return wrong(mistake, workers=workers, error=told(error))
 
 
 def _not_a_loader(loader: Any) -> Found | None:
@@ -76,7 +83,10 @@ def _wrong_data(loader: Any) -> Found | None:
     if not isinstance(loader.sampler, RandomSampler):
         return wrong("no-shuffle")
     loader.pin_memory = False  # pinning would make this process hold the card
-    seen = [int(sample) for batch in loader for sample in batch]
+    try:  # of a larger data set only the beginning
+        seen = [int(sample) for batch in islice(loader, 2 * SAMPLES) for sample in islice(batch, 2 * SAMPLES)]
+    except (Exception, SystemExit) as error:
+        return wrong("cannot-read", error=told(error))
     if sorted(seen) != list(range(SAMPLES)):
         return wrong("samples-lost", samples=SAMPLES, got=len(seen), different=len(set(seen)))
     return None
