@@ -11,6 +11,7 @@ takes from it. Watched and not watched run in turn in one process. Goal: the upp
 import argparse
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -77,11 +78,16 @@ def main() -> None:
     torch.set_num_threads(1)
     device = "cuda:0" if torch.cuda.is_available() else "cpu"
     torch.ones(1, device=device)  # the card is open before the watch looks for it
-    plan = Plan(block_seconds=0.5, min_rounds=PAIRS, width=WIDTH, budget_seconds=asked.seconds)
+    # One look a block, in its middle; short blocks, because a launch-bound step drifts.
+    plan = Plan(block_seconds=0.2, min_rounds=PAIRS, width=WIDTH, budget_seconds=asked.seconds)
     with watch.Watch() as seen:
         seen.sampler.wait_for_first()
         seen.sampler.pause()
         looks, took, began = len(seen.samples), seen.sampler.cpu_seconds, time.monotonic()
+        if hasattr(
+            os, "sched_setaffinity"
+        ):  # this thread stays on one CPU: its moves would be noise; the watch is free
+            os.sched_setaffinity(threading.get_native_id(), {min(os.sched_getaffinity(0))})
         plain, watched = Step("plain", device), Step("watched", device, seen.sampler)
         rounds = in_turn([plain, watched], clock_for(device), plan, unit="steps/s")
         seconds, looks, took = rounds.seconds("watched"), len(seen.samples) - looks, seen.sampler.cpu_seconds - took

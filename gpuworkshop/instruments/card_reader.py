@@ -15,8 +15,11 @@ from gpuworkshop.machine.processes import Process, processes
 LONGEST_WINDOW = 1.0
 """Seconds: by product, the driver refreshes its utilization every 1/6 to 1 s."""
 
-PROCESSES = 2.0
-"""Seconds between two looks at the processes on the card."""
+SELDOM = 2.0
+"""Seconds between two questions that cost the driver milliseconds or hardly change: energy, limits, processes."""
+
+BUFFER = 0.4
+"""Seconds between two readings of the sample buffer: two windows; none is lost, and each reading costs 1.5 ms."""
 
 SILENCE = 3.0
 """Seconds without a window after which a sample buffer is taken to be dead."""
@@ -40,6 +43,7 @@ class Busy:
         self._last = 0
         """The driver's time of the newest window seen, in microseconds."""
         self._heard = self._began = self._polled = now
+        self._read = float("-inf")
         self._partial = True
         """The first window that ends after the beginning began before it."""
         self._prime()
@@ -52,9 +56,12 @@ class Busy:
         elif windows:
             self._last = windows[-1][0]
 
-    def read(self, now: float) -> tuple[float | None, int, float]:
-        """The mean of the new windows, their number, and the seconds that they cover."""
+    def read(self, now: float, last: bool = False) -> tuple[float | None, int, float]:
+        """The mean of the new windows, their number, and the seconds that they cover; ``last``: whatever is new."""
         if self.source == "sample buffer":
+            if now - self._read < BUFFER - 0.01 and not last:
+                return None, 0, 0.0
+            self._read = now
             windows = self._windows()
             if windows:
                 self._heard = now
@@ -123,7 +130,9 @@ class CardReader:
         """When GPM was refused after it had answered, on the clock of ``read``."""
         self._on_card = MostSeen()
         self._listed_at: float | None = None
-        self._energy: int | None = None
+        self._energy: tuple[float, int] | None = None
+        """When the energy counter was read, and what it said."""
+        self._limit: float | None = None
 
     @property
     def processes(self) -> tuple[Process, ...] | None:
@@ -135,15 +144,18 @@ class CardReader:
         """Whether NVML knows the card."""
         return self._handle is not None
 
-    def read(self, now: float, members: Set[int] | None = None) -> CardSample:
-        """One sample; ``now`` is a clock in seconds. A lost card is asked nothing more.
+    def read(self, now: float, members: Set[int] | None = None, last: bool = False) -> CardSample:
+        """One sample; ``now`` is a clock in seconds. A lost card is asked nothing more; at the ``last`` look, all is.
 
         ``members`` are the processes of what is watched, to tell them from others; None: all of this user's.
         """
         if self.lost_at is not None:
             return CardSample(self.card.uuid, lost=True)
         self._nvml.refused.clear()
-        busy, windows, covered = self.busy.read(now) if self.busy else (None, 0, 0.0)
+        seldom = last or self._listed_at is None or now - self._listed_at >= SELDOM - 0.01
+        busy, windows, covered = self.busy.read(now, last) if self.busy else (None, 0, 0.0)
+        energy, energy_seconds = self._energy_since(now) if seldom else (None, 0.0)
+        self._limit = self._watts("nvmlDeviceGetEnforcedPowerLimit") if seldom else self._limit
         counters = self._counters(now)
         memory = self._nvml.memory(self._handle)
         sample = CardSample(
@@ -153,12 +165,13 @@ class CardReader:
             memory_used=memory[0] if memory else None,
             memory_total=memory[1] if memory else self.card.memory_bytes,
             power=self._watts("nvmlDeviceGetPowerUsage"),
-            power_limit=self._watts("nvmlDeviceGetEnforcedPowerLimit"),
-            energy=self._energy_since(),
+            power_limit=self._limit,
+            energy=energy,
+            energy_seconds=energy_seconds,
             windows=windows,
             covered=covered,
         )
-        if self._listed_at is None or now - self._listed_at >= PROCESSES:
+        if seldom:
             self._listed_at = now
             self._on_card.add(processes(self._nvml, self.card, watched=members), whole_user=members is None)
         if any(refusal.cause == "lost" for refusal in self._nvml.refused.values()):
@@ -183,12 +196,13 @@ class CardReader:
         """The card's energy counter in mJ. A slice has none of its own."""
         return None if self.card.mig else self._nvml.ask("nvmlDeviceGetTotalEnergyConsumption", self._handle)
 
-    def _energy_since(self) -> float | None:
-        """J since the last call; None at the first."""
-        before, self._energy = self._energy, self._counter()
-        if before is None or self._energy is None or self._energy < before:
-            return None
-        return (self._energy - before) / 1e3
+    def _energy_since(self, now: float) -> tuple[float | None, float]:
+        """J since the reading before, and the seconds between the two; None at the first."""
+        counter, before = self._counter(), self._energy
+        self._energy = (now, counter) if counter is not None else None
+        if before is None or counter is None or counter < before[1]:
+            return None, 0.0
+        return (counter - before[1]) / 1e3, now - before[0]
 
     def close(self) -> None:
         """Give back what was allocated in the driver."""

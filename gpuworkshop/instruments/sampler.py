@@ -149,11 +149,14 @@ class Sampler:
             self.open(nvml)
             due = self._clock()
             while not self._stopping.is_set():
-                self._running.wait()
+                if not self._running.is_set():
+                    self._running.wait()
+                    due = self._clock() + self.interval / 2
+                    self._stopping.wait(self.interval / 2)
                 self.look()
                 due = max(due + self.interval, self._clock())
                 self._stopping.wait(due - self._clock())
-            self.look()
+            self.look(last=True)
         except Exception as error:  # a watch must never end what it watches
             self.failure = f"{type(error).__name__}: {error}"
         finally:
@@ -174,8 +177,8 @@ class Sampler:
         self.readers = tuple(CardReader(nvml, card, now) for card in self.cards.mine if card.uuid)
         self._asked_torch = seen is not None
 
-    def look(self) -> None:
-        """Take one sample of the cards that :meth:`open` found."""
+    def look(self, last: bool = False) -> None:
+        """Take one sample of the cards that :meth:`open` found; at the ``last`` one everything is asked."""
         if self.cards and self.cards.unknown and not self._asked_torch and self._torch_knows():
             for reader in self.readers:
                 reader.close()
@@ -185,7 +188,7 @@ class Sampler:
         cpu, members = self._cpu_share(now), self._cpu.members if self._cpu else None
         sample = Sample(
             at=now - self._began,
-            cards=tuple(reader.read(now, members) for reader in self.readers),
+            cards=tuple(reader.read(now, members, last) for reader in self.readers),
             cpu=cpu,
             wait=self._wait_share(now, seconds),
             seconds=seconds,

@@ -56,7 +56,9 @@ class CardSample(msgspec.Struct, frozen=True):
     power_limit: float | None = None
     """W, the limit that holds now."""
     energy: float | None = None
-    """J since the sample before, from the card's own counter."""
+    """J since the counter was read before; None where it was not read, as it costs the driver milliseconds."""
+    energy_seconds: float = 0.0
+    """Seconds in which ``energy`` was used."""
     windows: int = 0
     """Distinct windows of the driver that ``busy`` is the mean of."""
     covered: float = 0.0
@@ -173,6 +175,7 @@ def _merged_card(a: CardSample, b: CardSample, a_seconds: float, b_seconds: floa
         memory_total=b.memory_total or a.memory_total,
         power_limit=b.power_limit or a.power_limit,
         energy=total((a.energy, b.energy)),
+        energy_seconds=a.energy_seconds + b.energy_seconds,
         windows=a.windows + b.windows,
         covered=a.covered + b.covered,
         lost=a.lost or b.lost,

@@ -142,12 +142,9 @@ def _card(reader: CardReader, samples: Sequence[Sample], sampler: Sampler) -> Ca
     seconds = sum(sample.seconds for sample, _ in answered)
     means = {name: mean((getattr(own, name), sample.seconds) for sample, own in answered) for name in MEANS}
     energy = total(own.energy for own in owns)
-    if energy is not None:
-        means["power"] = mean(
-            (own.energy / max(sample.seconds, 1e-9), sample.seconds)
-            for sample, own in answered
-            if own.energy is not None
-        )
+    metered = sum(own.energy_seconds for own in owns)
+    if energy is not None and metered:
+        means["power"] = energy / metered
     return CardWatch(
         card=WatchedCard(card.uuid, card.name, card.place, card.mig),
         busy=mean((own.busy, own.covered) for own in owns),
