@@ -83,7 +83,7 @@ seconds = 20 if card else 8
 
 # %% watch [markdown]
 # `Watch` looks five times a second, from a thread of its own, while the lines below it run. `live` draws what it
-# sees, and `seen.batches` reports how long the loop waits for its next batch.
+# sees, and `seen.batches` reports how long the loop waits for its next batch: the *loader wait*.
 
 # %% watch-training
 with chapter.bar("watch"), watch.Watch(what="training, with its loader") as seen:
@@ -132,6 +132,7 @@ watched.side_by_side({"with the loader": with_loader, "without it": resident})
 # - **With a card**, utilization tells the two runs apart: low while the step waits, high when it does not. The
 #   workshop states that below 50% something is wrong.
 # - **Without a card** there is only the CPU to look at, and decoding pictures keeps a CPU as busy as training does.
+#   Both run in one thread here, and one thread fills one CPU at most: with two CPUs that is 50%.
 #   What tells the runs apart is the loader wait, and the throughput. *Busy* and *getting on* are two things.
 #
 # On a card they are two things as well; a later section shows how far apart they can be. A reading that was not

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from gpuworkshop import cli
 from gpuworkshop.cluster import site as sites
 from gpuworkshop.cluster.site import Site
 from gpuworkshop.course import ask_cuda, exercise, madeup, material, place, progress, quiz, script, where
@@ -271,13 +272,23 @@ def test_the_choice_shows_every_partition_with_its_cards_and_limits() -> None:
     request = str(place.request(home))
     assert all(one in request for one in (home.interactive(), home.portal.url, home.help.email))
     assert home.conventions.cards in text and "claimed by" in text
+    assert f"Shared by {home.shared_by}" in text
+    assert all(one in request for one in (home.user_name, home.training.repository, home.training.folder))
+
+
+def test_a_script_names_the_command_that_shows_its_site(site: Site, monkeypatch, capsys) -> None:
+    """On a laptop `site show` alone would show another site than the lesson does."""
+    monkeypatch.delenv(sites.VARIABLE)
+    monkeypatch.setenv("PATH", "")
+    command = re.search(r"`gpuworkshop (site show[^`]*)`", str(script.minimal(site)))[1]
+    assert cli.main(command.split()) == 0 and capsys.readouterr().out.startswith(f"Site {site.name}")
 
 
 def test_a_site_that_says_little_is_shown_with_little() -> None:
     generic = sites.load(sites.ANY)
     assert place.choice(generic).tables == () and place.claims(generic).tables == ()
     assert "srun" in str(place.request(generic)) and " -p " not in str(place.request(generic))
-    assert "Questions" not in str(place.request(generic)) and "None" not in str(place.request(generic))
+    assert not re.search("Questions|User name|Training|None", str(place.request(generic)))
 
 
 def test_a_claim_is_marked_as_one() -> None:

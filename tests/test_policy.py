@@ -7,7 +7,7 @@ import pytest
 
 from gpuworkshop.cluster import site
 from gpuworkshop.cluster.facts import Idle
-from gpuworkshop.course import policy
+from gpuworkshop.course import place, policy
 
 PLAIN = site.load("generic")
 
@@ -37,7 +37,7 @@ def test_what_nobody_stated_is_unknown_and_says_whom_to_ask() -> None:
 
 
 def test_where_nothing_is_known_there_is_an_example_with_its_source() -> None:
-    example = site.load(policy.EXAMPLE)
+    example = site.load(place.HOME)
     assert f"An example, from {example.name}: {example.idle.says}" in told()
     assert f"claimed by {' '.join(example.source_of(example.idle).split())[:40]}" in told()
 
@@ -47,6 +47,12 @@ def test_the_site_of_the_course_has_its_own_words_and_source() -> None:
     report = policy.idle(here)
     assert here.idle.says in report.findings[0].title and report.origin.mark == "claimed by"
     assert [row[0] for row in report.tables[0].rows] == list(here.idle.advice)
+
+
+def test_without_a_cluster_it_is_the_site_that_the_lessons_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(site.VARIABLE, raising=False)
+    monkeypatch.setenv("PATH", "")
+    assert policy.idle() == policy.idle(place.site()) == policy.idle(site.load(place.HOME))
 
 
 def test_the_kit_says_that_it_keeps_no_card_busy() -> None:

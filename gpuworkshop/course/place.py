@@ -26,6 +26,8 @@ def site() -> Site:
 def choice(site: Site) -> Report:
     """The partitions, the cards in them, and what each is for."""
     found = list(_running_jobs(site))
+    if site.shared_by:
+        found.insert(0, Finding("notice", f"Shared by {site.shared_by}", "somebody waits for an idle card"))
     if site.conventions.cards:
         found.insert(0, Finding("notice", f"How many cards: {site.conventions.cards}"))
     tables = tuple(table for table in (_partitions(site), _families(site)) if table.rows)
@@ -58,11 +60,18 @@ def request(site: Site) -> Note:
     """How one card to work at is asked for, and whom to ask."""
     facts = (
         ("In a browser", site.portal.url and f"{site.portal.name or 'the portal'}, {site.portal.url}"),
+        ("User name", site.user_name and f"such as {site.user_name}"),
         ("Questions", ", ".join(filter(None, (site.help.email, site.help.page, site.help.offers)))),
+        ("Training", _training(site)),
         ("In a terminal", "on a login node:"),
     )
     known = tuple((name, value) for name, value in facts if value)
     return Note(f"One card to work at: {site.name}", facts=known, code=site.interactive())
+
+
+def _training(site: Site) -> str:
+    where = f", cloned to {site.training.folder}" if site.training.folder else ""
+    return f"{site.training.repository}{where}" if site.training.repository else ""
 
 
 def claims(site: Site) -> Report:

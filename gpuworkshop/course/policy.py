@@ -7,17 +7,16 @@ from collections.abc import Iterator
 from gpuworkshop.cluster import site
 from gpuworkshop.cluster.facts import Idle
 from gpuworkshop.cluster.site import Site, SiteError
+from gpuworkshop.course import place
 from gpuworkshop.report import Finding, Origin, Report, Table
 
-EXAMPLE = "aicr"
-"""The site for which the course is made first."""
 TITLE = "A card that is held and idle"
 
 
 def idle(here: Site | None = None) -> Report:
-    """The idle policy of ``here`` (default: the site of this machine); what nobody stated is said to be unknown."""
+    """The idle policy of ``here`` (default: the site of the lessons); what nobody stated is said to be unknown."""
     try:
-        here = here or site.load()
+        here = here or place.site()
     except SiteError as error:
         return Report(TITLE, Origin("claimed by", "no site file"), (Finding("unknown", str(error)),))
     if here.idle.cancels is None:
@@ -31,7 +30,7 @@ def idle(here: Site | None = None) -> Report:
 def _unknown(here: Site) -> Report:
     """Nobody stated what happens here; so what is stated of the site for which the course is made, as an example."""
     nobody = Finding("unknown", f"Idle jobs on {here.name}: nobody stated what happens to them", _whom(here))
-    other = site.load(EXAMPLE)
+    other = site.load(place.HOME)
     example = Finding("notice", f"An example, from {other.name}: {other.idle.says}")
     return Report(TITLE, Origin("claimed by", other.source_of(other.idle)), (nobody, example, _never_busy()))
 

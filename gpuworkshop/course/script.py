@@ -8,7 +8,7 @@ import msgspec
 
 from gpuworkshop.cluster import slurm_time
 from gpuworkshop.cluster.facts import Partition
-from gpuworkshop.cluster.site import Site
+from gpuworkshop.cluster.site import Site, shipped
 from gpuworkshop.course.faces import Note
 from gpuworkshop.machine.allocation import workers_rule
 
@@ -95,7 +95,10 @@ def faulty(site: Site) -> Script:
 
 
 def _source(site: Site) -> str:
-    return f"What is specific to {site.name} comes from its site file; `gpuworkshop site show` names the sources."
+    name = site.name.lower()
+    which = f" --site {name}" if name in shipped() else ""
+    shown = f"`gpuworkshop site show{which}`"
+    return f"What is specific to {site.name} comes from its site file; {shown} names the sources."
 
 
 def logs_folder(site: Site) -> str:
