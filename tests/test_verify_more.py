@@ -443,7 +443,7 @@ def test_a_launcher_in_quotes_that_do_not_end(capsys) -> None:
 
 
 def test_a_launcher_that_is_not_there(monkeypatch, capsys) -> None:
-    assert cli.main(["verify", "--launcher", "no-such-launcher --now"]) == 1
+    assert cli.main(["verify", "--launcher", "no-such-launcher --now"]) == 2
     assert "no-such-launcher" in capsys.readouterr().err
 
 

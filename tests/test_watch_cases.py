@@ -308,7 +308,7 @@ def test_a_card_that_could_not_be_told_apart_is_said(monkeypatch) -> None:
 @pytest.fixture
 def orphan():
     """A process of this user that nobody here started, as far as the system can tell."""
-    words = ["sh", "-c", "sleep 60 > /dev/null & echo $!"]
+    words = ["sh", "-c", "sleep 600 > /dev/null 2>&1 & echo $!"]
     pid = int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
     yield pid
     os.kill(pid, signal.SIGKILL)

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from gpuworkshop.instruments.verify_result import VerifyResult
 from gpuworkshop.machine import interpreter
 from gpuworkshop.machine.gpus import Card
+from gpuworkshop.machine.visible import VARIABLE
 from gpuworkshop.numbers import counted
 from gpuworkshop.report import Finding
 
-VARIABLE = "CUDA_VISIBLE_DEVICES"
 WITHOUT = "the lessons run on the CPU, and what needs a card is shown as a recording"
 
 

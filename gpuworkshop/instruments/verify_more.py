@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuworkshop.instruments.verify_card import can_run, kernels
-from gpuworkshop.instruments.verify_cause import VARIABLE, leave, pip, quoted
+from gpuworkshop.instruments.verify_cause import leave, pip, quoted
 from gpuworkshop.instruments.verify_checks import names
 from gpuworkshop.instruments.verify_result import VerifyResult
 from gpuworkshop.machine import disk_findings, frontend_findings, interpreter, processes_findings
 from gpuworkshop.machine.gpus import Card
+from gpuworkshop.machine.visible import VARIABLE
 from gpuworkshop.numbers import counted, gib
 from gpuworkshop.report import Finding
 
@@ -72,7 +73,7 @@ def _card(result: VerifyResult, card: Card) -> Iterator[Finding]:
 
 
 def _processes(result: VerifyResult, card: Card) -> Iterator[Finding]:
-    found, where = result.state(card).on_card, _where(card)
+    found, where = result.state(card).on_card, card.label
     for one in found.processes or ():
         if one.kind != "graphics":
             yield processes_findings.finding(one, where, _elsewhere(result))
@@ -87,7 +88,7 @@ def _elsewhere(result: VerifyResult) -> str:
 
 
 def _health(result: VerifyResult, card: Card) -> Iterator[Finding]:
-    state, where = result.state(card), _where(card)
+    state, where = result.state(card), card.label
     failed = any(trip.cuda == card.cuda and trip.fault for trip in result.torch.trips)
     if (state.uncorrected or state.rows_failed) and not failed:
         errors = counted(state.uncorrected or 0, "uncorrectable memory error")
@@ -100,7 +101,7 @@ def _health(result: VerifyResult, card: Card) -> Iterator[Finding]:
 
 
 def _kind(result: VerifyResult, card: Card) -> Iterator[Finding]:
-    where = _where(card)
+    where = card.label
     if card.mig:
         title = f"{where} is a MIG slice: a process gets one slice, so one process has one card here"
         yield Finding("notice", title, f"{card.uuid}, {gib(card.memory_bytes)}, part of {card.parent or 'n/a'}")
@@ -115,7 +116,7 @@ def _kind(result: VerifyResult, card: Card) -> Iterator[Finding]:
 
 def _table(result: VerifyResult, card: Card) -> Iterator[Finding]:
     """What the card reports, held against the table of what such a card has."""
-    rated, where = result.state(card).rated, _where(card)
+    rated, where = result.state(card).rated, card.label
     if rated is None or rated.spec is None:
         return
     low, high = rated.spec.memory
@@ -153,7 +154,7 @@ def _software(result: VerifyResult) -> Iterator[Finding]:
             and not can_run(card.capability, exact)
             and can_run(card.capability, kernels(result))
         ):
-            title = f"{_where(card)}: this PyTorch has no kernels for it, the driver compiles them at the first use"
+            title = f"{card.label}: this PyTorch has no kernels for it, the driver compiles them at the first use"
             yield Finding("notice", title, f"sm_{card.capability[0]}{card.capability[1]}; {', '.join(kernels(result))}")
     if build and not build.cuda and not build.hip and result.first.slurm and not result.there_is_a_card:
         title = "This PyTorch is built for the CPU: it would not use a GPU either"
@@ -188,7 +189,3 @@ def _around(result: VerifyResult) -> Iterator[Finding]:
         after = f" after {place.idle.minutes:g} minutes" if place.idle.minutes else ""
         title = f"{place.name} cancels jobs that hold an idle card{after}"
         yield Finding("notice", title, f"{place.idle.says} (claimed by: {place.source})")
-
-
-def _where(card: Card) -> str:
-    return f"cuda:{card.cuda}" if card.cuda is not None else card.name

@@ -37,6 +37,11 @@ class Card(msgspec.Struct, frozen=True):
     """Whether it shares the machine's memory, as GB10 and Jetson do."""
 
     @property
+    def label(self) -> str:
+        """Its short name: ``cuda:0``, or the card's own."""
+        return f"cuda:{self.cuda}" if self.cuda is not None else self.name
+
+    @property
     def place(self) -> str:
         """How the card is named in a report: ``cuda:0 (physical card 1, bus 00000000:1B:00.0)``."""
         numbers = [
@@ -44,9 +49,7 @@ class Card(msgspec.Struct, frozen=True):
             self.bus and f"bus {self.bus}",
         ]
         inside = ", ".join(filter(None, numbers))
-        return " ".join(
-            filter(None, [f"cuda:{self.cuda}" if self.cuda is not None else self.name, inside and f"({inside})"])
-        )
+        return " ".join(filter(None, [self.label, inside and f"({inside})"]))
 
     @property
     def virtual(self) -> bool:
