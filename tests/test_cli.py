@@ -159,6 +159,21 @@ def test_a_failed_child_is_one_clear_line(instrument, capsys) -> None:
     assert (shown.out, shown.err) == ("", "gpuworkshop: no folder 'pictures'\n")
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["start", "/some/folder"], '"/some/folder" has no option in front; gpuworkshop start --help'),
+        (["site", "show", "aicr", "more"], '"more" has no option in front; gpuworkshop site show --help'),
+        (["watch", "python", "-c", "1"], "goes after --: gpuworkshop watch -- COMMAND"),
+        (["watch", "--secnds", "3"], "Did you mean --seconds?"),
+    ],
+)
+def test_words_that_do_not_fit_are_told_where_they_belong(capsys, words, says) -> None:
+    assert cli.main(words) == 2
+    said = capsys.readouterr().err
+    assert says in said and said.count("\n") == 1
+
+
 def test_a_child_that_crashed_is_no_bad_input_and_shows_its_log(instrument, capsys) -> None:
     instrument.error = child.ChildFailed("KeyError: 'x'", log="Traceback of the child")
     assert cli.main(["starve", "--json"]) == 1

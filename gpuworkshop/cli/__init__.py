@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from cyclopts import CycloptsError
+from cyclopts import CycloptsError, UnknownOptionError, UnusedCliTokensError
 
 from gpuworkshop.cli import measure, site, start, verify, watch  # noqa: F401  registers their verbs
 from gpuworkshop.cli.base import BAD_INPUT, FAILED, FINE, INTERRUPTED, BadInput, app
@@ -41,7 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         _give_up_stdout()
         message, status = str(error), FAILED
-    except (CycloptsError, BadInput) as error:
+    except CycloptsError as error:
+        message, status = _usage(error), BAD_INPUT
+    except BadInput as error:
         message, status = str(error), BAD_INPUT
     except RuntimeError as error:
         if not _child_failed(error):
@@ -50,6 +52,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.log.strip() and not error.bad_input:
             _print(error.log)
     return _say(message, status)  # said out here, where the measurement is over and its progress bar gone
+
+
+def _usage(error: CycloptsError) -> str:
+    """What does not fit in the words that were typed, and what does."""
+    verb = " ".join(error.command_chain or ())
+    if isinstance(error, UnusedCliTokensError):
+        words = " ".join(error.unused_tokens or ())
+        return f'{verb}: "{words}" has no option in front; gpuworkshop {verb} --help names the options'
+    if isinstance(error, UnknownOptionError) and verb == "watch":
+        return f"{error} Is it the command's? That goes after --: gpuworkshop watch -- COMMAND"
+    return str(error)
 
 
 def _say(message: str, status: int) -> int:
