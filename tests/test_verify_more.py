@@ -70,6 +70,16 @@ def test_asked_for_a_card_and_got_none(monkeypatch) -> None:
     assert found(result, "Expected", "there is no card").fix.startswith("srun -p b200-devel")
 
 
+@pytest.mark.parametrize(
+    ("env", "here"),
+    [({}, False), (JOB, True), ({"SLURM_CONF": "/etc/slurm.conf"}, True)],
+    ids=["laptop", "job", "login"],
+)
+def test_a_laptop_is_told_that_the_request_belongs_on_a_cluster(monkeypatch, env: dict, here: bool) -> None:
+    result = ask(monkeypatch, NO_DRIVER, torch_with(available=False), env, site="aicr", expect="b200")
+    assert ("no Slurm here" in found(result, "Expected", "there is no card").evidence) is not here
+
+
 def test_a_card_that_nobody_knows_is_bad_input(capsys) -> None:
     assert cli.main(["verify", "--expect", "b2000"]) == 2
     said = capsys.readouterr()

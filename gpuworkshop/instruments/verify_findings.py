@@ -36,7 +36,7 @@ def _driver(result: VerifyResult) -> Finding:
     first = result.first
     wait = "PyTorch is asked now"
     if first.refusal:
-        return Finding("notice", f"NVML does not answer: {first.refusal.words}; {wait}")
+        return Finding("notice", f"The driver's library NVML does not answer: {first.refusal.words}; {wait}")
     title = f"Driver {first.driver or 'n/a'} serves CUDA {level(first.serves)} and shows {names(result.cards)}; {wait}"
     others = f"{first.cards.others} more cards or slices are not this process's" if first.cards.others else ""
     return Finding("notice", title, others)
