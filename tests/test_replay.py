@@ -221,5 +221,6 @@ def test_every_recording_of_the_course_can_be_shown() -> None:
         assert str(replay.load(one.what, one.card).origin).startswith("recorded on"), one.file.name
         shown = replay.show(one.what, one.card)
         assert shown.figures or shown.tables, one.file.name
+        assert "in __init__.py" not in str(shown), "a recording keeps no folder, so a file's name says nothing"
     known = {one.file for one in replay.available()}
     assert set(replay.FOLDER.glob("*")) <= known, "a file of the folder is no recording"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from gpuworkshop.instruments.verify_cause import level
@@ -60,7 +61,12 @@ def where(result: VerifyResult) -> Table:
         ("Slurm job", slurm),
         ("CPUs", f"{first.cpus.count}, said by {first.cpus.said_by}"),
         ("driver", f"{first.driver or 'n/a'}, serves CUDA {level(first.serves)}" if first.driver else "n/a"),
-        ("PyTorch", f"{build.version} in {build.place}" if build else "n/a"),
+        ("PyTorch", f"{build.version}{_in(build.place)}" if build else "n/a"),
         ("Python", f"{first.python}, {result.caller.python.executable}"),
     ]
     return Table(("", "here"), tuple(row for row in rows if row[1]), "where this was asked")
+
+
+def _in(file: str) -> str:
+    """A place as the end of a line; a recording has kept no folder, and so no place."""
+    return f" in {file}" if os.path.dirname(file) else ""

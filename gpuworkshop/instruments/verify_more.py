@@ -32,7 +32,8 @@ def _expectation(result: VerifyResult) -> Iterator[Finding]:
     if wanted is None:
         return
     if not result.cards:
-        elsewhere = "" if result.first.job or result.first.slurm else "there is no Slurm here: type it on a login node of your cluster"
+        slurm = result.first.job or result.first.slurm
+        elsewhere = "" if slurm else "there is no Slurm here: type it on a login node of your cluster"
         yield Finding("fail", f"Expected {wanted.title}, and there is no card", elsewhere, result.place.request)
         return
     wrong = [card for card in result.cards if not wanted.fits(card.name)]
