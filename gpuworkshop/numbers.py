@@ -1,6 +1,7 @@
 """Numbers as the pictures write them: three figures that matter, "n/a" for what is not known."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -55,6 +56,17 @@ def gib(size: int | None) -> str:
 def counted(count: int, thing: str) -> str:
     """A number of things: "1 worker", "2 workers"."""
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+
+
+def several(names: Sequence[str], most: int = 8, longest: int = 80) -> str:
+    """Names in a row, the first few of many and the beginning of a long one: "a, b and 99998 more"."""
+    told = ", ".join(shortened(name, longest) for name in names[:most])
+    return told if len(names) <= most else f"{told} and {len(names) - most} more"
+
+
+def shortened(text: str, longest: int = 80) -> str:
+    """A text of at most so many characters, its end cut off where it has more."""
+    return text if len(text) <= longest else text[: longest - 3] + "..."
 
 
 def times(ratio: float | None, low: float | None, high: float | None) -> str:

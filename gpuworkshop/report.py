@@ -5,6 +5,7 @@ its level in words, and the origin of its numbers beside the title. The module n
 rich is imported when a terminal asks for it.
 """
 
+import re
 import textwrap
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -110,10 +111,23 @@ class Report(msgspec.Struct, frozen=True):
 def envelope(result: Any, origin: Origin, findings: Iterable[Finding]) -> bytes:
     """The JSON of `--json`: kit version, origin, result, findings.
 
-    `result` is anything msgspec can encode; NaN becomes null. Raises TypeError for anything else.
+    `result` is anything msgspec can encode; NaN becomes null, and what is no text, as names of files may be, U+FFFD.
+    Raises TypeError for anything else.
     """
     whole = {"kit": __version__, "origin": origin, "result": result, "findings": tuple(findings)}
-    return msgspec.json.encode(whole)
+    try:
+        return msgspec.json.encode(whole)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_as_text(msgspec.to_builtins(whole)))
+
+
+def _as_text(value: Any) -> Any:
+    """Plain data with every text such that it can be written as UTF-8."""
+    if isinstance(value, str):
+        return re.sub("[\ud800-\udfff]", "\ufffd", value)
+    if isinstance(value, dict):
+        return {_as_text(key): _as_text(one) for key, one in value.items()}
+    return [_as_text(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def clean(text: str) -> str:

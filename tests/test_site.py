@@ -344,7 +344,7 @@ def test_a_site_that_is_not_there_is_said_with_the_way_out(tmp_path: Path) -> No
     cases = {
         "aicrr": f"no site 'aicrr'; did you mean aicr? {known}",
         f"{tmp_path}/no.toml": f"{tmp_path}/no.toml: no such file",
-        f"{tmp_path}/": f"{tmp_path}: no such file",
+        f"{tmp_path}/": f"{tmp_path}: a folder",
     }
     for name, said in cases.items():
         with pytest.raises(SiteError) as refused:
@@ -359,7 +359,7 @@ def test_a_file_that_is_no_text_or_never_ends_is_refused(tmp_path: Path) -> None
     binary.write_bytes(b"\xff\xfe\x00name")
     deep.write_text("a = " + "[" * 100_000)
     os.mkfifo(pipe)
-    for file, said in ((binary, "not text in UTF-8"), (deep, "not TOML"), (pipe, "no such file")):
+    for file, said in ((binary, "not text in UTF-8"), (deep, "not TOML"), (pipe, "not a plain file")):
         with pytest.raises(SiteError, match=said):
             load(file)
 

@@ -10,7 +10,7 @@ from gpuworkshop.cli.base import AsJson, BadInput, Switch, app, bad_input, show
 @app.command
 def start(
     *,
-    folder: Path | None = None,
+    folder: str | None = None,
     kernel_only: Switch = False,
     name: str = "gpuworkshop",
     display_name: str = "GPU workshop",
@@ -37,6 +37,10 @@ def start(
 
     if kernel_only and folder:
         raise BadInput("--kernel-only copies nothing: leave --folder out")
+    if folder == "":  # of a variable that is not set; as a path it would be the present folder
+        raise BadInput("--folder is empty: name a folder, or leave --folder out for ~/gpu-workshop")
     with bad_input():
-        result = instrument.run(None if kernel_only else folder or instrument.FOLDER, name, display_name)
+        result = instrument.run(
+            None if kernel_only else Path(folder) if folder else instrument.FOLDER, name, display_name
+        )
     return show(instrument, result, as_json)

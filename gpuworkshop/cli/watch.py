@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from gpuworkshop.cli.base import AsJson, BadInput, app, show, show_json, show_report
+from gpuworkshop.report import clean
 
 if TYPE_CHECKING:
     from gpuworkshop.instruments.watch import Watch
 
+MOST = 3600
+"""Seconds between two looks at most."""
 EVERY = 1.0
 """Seconds between two lines in a terminal; a log file gets ten in all, and at least one every ten times as long."""
 
@@ -54,8 +57,8 @@ def watch(
 
 def _check(command: tuple[str, ...], interval: float, seconds: float | None) -> None:
     """BadInput for what makes no sense."""
-    if not (interval > 0 and math.isfinite(interval)):
-        raise BadInput(f"--interval: must be above 0 seconds, not {interval:g}")
+    if not 0 < interval <= MOST:
+        raise BadInput(f"--interval: must be above 0 and at most {MOST} seconds, not {interval:g}")
     if seconds is not None and not (seconds > 0 and math.isfinite(seconds)):
         raise BadInput(f"--seconds: must be above 0, not {seconds:g}")
     if command and seconds is not None:
@@ -70,7 +73,7 @@ def _run(command: tuple[str, ...], interval: float, as_json: bool) -> int:
     try:
         result = instrument.run(command, interval=interval, stdout_to_stderr=as_json, adopt=True)
     except instrument.CannotStart as error:
-        print("gpuworkshop:", error, file=sys.stderr)
+        print("gpuworkshop:", " ".join(clean(str(error)).split()), file=sys.stderr)
         return error.status
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C was for the command
     with suppress(OSError):  # the terminal is gone, or nobody reads any more

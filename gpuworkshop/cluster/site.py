@@ -179,8 +179,9 @@ def load(name: str | Path | None = None, env: Mapping[str, str] = os.environ) ->
 def _read(file: Path, said: str) -> str:
     try:
         if not file.is_file():  # a pipe or a device would never end
-            raise _error(f"{said}{file}: no such file")
-        return file.read_bytes().decode()
+            what = "no such file" if not os.path.lexists(file) else "a folder" if file.is_dir() else "not a plain file"
+            raise _error(f"{said}{file}: {what}")
+        return file.read_bytes().decode("utf-8-sig")  # some editors put a mark in front
     except OSError as error:
         raise _error(f"{said}{file}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

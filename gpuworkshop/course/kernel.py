@@ -15,6 +15,8 @@ from pathlib import Path
 
 import msgspec
 
+from gpuworkshop.report import clean
+
 NAME, DISPLAY_NAME = "gpuworkshop", "GPU workshop"
 CARRIED = ("GPUWORKSHOP_SITE", "GPUWORKSHOP_STATE", "GPUWORKSHOP_CACHE")
 SHIELDED = ("PYTHONPATH", "PYTHONHOME")
@@ -45,6 +47,9 @@ def install(name: str = NAME, display_name: str = DISPLAY_NAME, env: Mapping[str
         from jupyter_core.paths import jupyter_data_dir
     except ImportError as error:
         raise NoIpykernel(f"this environment ({sys.prefix}) has no ipykernel") from error
+    if not name:  # Jupyter would take it for its own kernel python3
+        raise ValueError("the kernel's name is empty")
+    display_name = clean(display_name)
     before = _python(Path(jupyter_data_dir()) / "kernels" / name.lower() / "kernel.json")
     own = environment(env)
     place = kernelspec.install(user=True, kernel_name=name, display_name=display_name, env=dict(own))

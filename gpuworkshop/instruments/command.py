@@ -68,6 +68,8 @@ class Command:
         if stdout_to_stderr:
             how["file_actions"] = [(os.POSIX_SPAWN_DUP2, 2, 1)]
         name = self.words[0]
+        if not name:
+            raise CannotStart('"": no such command', NOT_FOUND)
         try:
             return os.posix_spawnp(name, self.words, os.environ, **how)
         except FileNotFoundError:

@@ -88,6 +88,11 @@ class Sampler:
         return self._stopping.is_set() or (self._thread.ident is not None and not self._thread.is_alive())
 
     @property
+    def started(self) -> bool:
+        """Whether it was started, ever."""
+        return self._thread.ident is not None
+
+    @property
     def hangs(self) -> bool:
         """Whether it was stopped and the driver still holds it."""
         return self._stopping.is_set() and self._thread.is_alive()

@@ -13,7 +13,7 @@ from gpuworkshop.instruments.verify_result import VerifyResult
 from gpuworkshop.machine import interpreter
 from gpuworkshop.machine.gpus import Card
 from gpuworkshop.machine.visible import VARIABLE
-from gpuworkshop.numbers import counted
+from gpuworkshop.numbers import counted, shortened
 from gpuworkshop.report import Finding
 
 WITHOUT = "the lessons run on the CPU, and what needs a card is shown as a recording"
@@ -111,9 +111,9 @@ def _split(result: VerifyResult) -> Finding | None:
 
 
 def quoted(result: VerifyResult) -> str:
-    """The variable as it stands, in quotes; "unset" if it is not there."""
+    """The variable as it stands, in quotes, its beginning if it is long; "unset" if it is not there."""
     raw = result.first.cards.visible.raw
-    return "unset" if raw is None else f'"{raw}"'
+    return "unset" if raw is None else f'"{shortened(raw)}"'
 
 
 def _hidden(result: VerifyResult) -> Finding | None:

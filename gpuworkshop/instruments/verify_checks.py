@@ -13,7 +13,7 @@ from gpuworkshop.instruments.verify_probe import ELEMENTS, SIDE, Trip
 from gpuworkshop.instruments.verify_result import VerifyResult
 from gpuworkshop.machine.gpus import Card
 from gpuworkshop.machine.visible import VARIABLE
-from gpuworkshop.numbers import counted, gib
+from gpuworkshop.numbers import counted, gib, several
 from gpuworkshop.report import Finding
 
 
@@ -99,7 +99,7 @@ def _variable(result: VerifyResult) -> Iterator[Finding]:
         )
     elif result.torch.available and sees < entries:
         title = f"{VARIABLE} lists {entries}, and CUDA sees {sees}"
-        evidence += [f"not known here: {', '.join(result.first.cards.unknown)}"] if result.first.cards.unknown else []
+        evidence += [f"not known here: {several(result.first.cards.unknown)}"] if result.first.cards.unknown else []
         yield Finding("warning", title, "; ".join(evidence), _unset_fix(result))
     else:
         yield _names(result, evidence)
@@ -160,7 +160,7 @@ def _nvml(result: VerifyResult) -> Finding:
             return Finding("ok", "NVML agrees: no card for this process", counted_by_nvml)
         return Finding("notice", "NVML sees what PyTorch does not", counted_by_nvml)
     if first.cards.unknown:
-        title = f"NVML and PyTorch do not agree on {', '.join(first.cards.unknown)}"
+        title = f"NVML and PyTorch do not agree on {several(first.cards.unknown)}"
         return Finding("warning", title, counted_by_nvml, "nvidia-smi -L   # compare the UUIDs")
     pairs = ", ".join(f"cuda:{card.cuda} is physical card {card.physical}" for card in result.cards)
     slices = [f"cuda:{card.cuda} is slice {card.uuid} of {card.parent}" for card in result.cards if card.mig]

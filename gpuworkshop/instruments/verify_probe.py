@@ -16,6 +16,7 @@ import msgspec
 from gpuworkshop.child import Tell
 from gpuworkshop.machine import gpus
 from gpuworkshop.machine.gpus import Seen
+from gpuworkshop.report import clean
 
 StepName = Literal["import torch", "is_available", "device list", "allocation", "round trip", "BF16 product"]
 STEPS: tuple[StepName, ...] = get_args(StepName)
@@ -174,11 +175,11 @@ def _build(torch: Any) -> Build:
 
     version = getattr(torch, "version", None)
     return Build(
-        version=str(getattr(torch, "__version__", "")),
+        version=clean(str(getattr(torch, "__version__", ""))),
         cuda=getattr(version, "cuda", None) or None,
         hip=getattr(version, "hip", None) or None,
         kernels=tuple(ask(lambda: torch.cuda.get_arch_list(), ())),
-        place=str(getattr(torch, "__file__", "") or ""),
+        place=clean(str(getattr(torch, "__file__", "") or "")),
         mps=bool(ask(lambda: torch.backends.mps.is_available(), False)),
     )
 
@@ -214,7 +215,7 @@ def _product(torch: Any, device: str) -> bool:
 
 def _line(text: str) -> str:
     """An error's first words, without the advice that follows them: it is for who debugs CUDA or PyTorch."""
-    words = " ".join(text.split())
+    words = " ".join(clean(text).split())
     for end in _ADVICE:
         words = words.partition(end)[0]
     return words[:600]

@@ -32,6 +32,8 @@ from gpuworkshop.timing import Rate, level
 __all__ = ["CannotStart", "Watch", "WatchResult", "findings", "map", "processes", "report", "run"]
 
 LONGEST_TITLE = 60
+LONGEST_INTERVAL = 3600
+"""Seconds."""
 
 
 class Watch:
@@ -50,13 +52,15 @@ class Watch:
         whole_user: bool = False,
         env: Mapping[str, str] = os.environ,
     ):
-        if not interval > 0:
-            raise ValueError(f"the interval must be above 0 seconds, not {interval}")
+        if not (isinstance(interval, int | float) and 0 < interval <= LONGEST_INTERVAL):
+            raise ValueError(f"the interval must be above 0 and at most {LONGEST_INTERVAL} seconds, not {interval!r}")
         self.what, self.asked = what, interval
         self.sampler = Sampler(interval, env, whole_user=whole_user)
         self._final: WatchResult | None = None
 
     def __enter__(self) -> Watch:
+        if self.sampler.started:
+            raise RuntimeError("a Watch watches once: make another one, with Watch() as seen")
         self.sampler.start()
         return self
 
@@ -128,7 +132,7 @@ def read(sampler: Sampler, what: str, asked: float = INTERVAL) -> WatchResult:
         wait=min(1.0, sampler.wait_seconds / seconds) if sampler.wait_seconds is not None and seconds else None,
         others=cards.others if cards else 0,
         unknown=cards.unknown if cards else (),
-        problem=sampler.problem,
+        problem=sampler.problem or ("the driver does not answer" if sampler.hangs and cards is None else ""),
         notes=tuple(_notes(sampler, asked)),
     )
 
@@ -242,6 +246,8 @@ def run(
     """
     if not command:
         raise ValueError("no command to run")
+    if isinstance(command, str) or not all(isinstance(word, str) for word in command):
+        raise ValueError(f'a command is a list of words, such as ["python", "train.py"], not {command!r}')
     begins, env = launched.read(command, os.environ)
     watch = Watch(interval, what=_title(command), env=env)
     with running(command, stdout_to_stderr=stdout_to_stderr, adopt=adopt) as started:

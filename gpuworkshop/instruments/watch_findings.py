@@ -11,7 +11,7 @@ from gpuworkshop.instruments.watch_result import CardWatch, WatchResult
 from gpuworkshop.machine import processes_findings
 from gpuworkshop.machine.allocation import workers_rule
 from gpuworkshop.machine.processes_findings import CONTEXT
-from gpuworkshop.numbers import counted, gib, number, percent
+from gpuworkshop.numbers import counted, gib, number, percent, several
 from gpuworkshop.report import Finding
 
 LEAST_WINDOWS = 10
@@ -34,9 +34,14 @@ def findings(result: WatchResult) -> Iterator[Finding]:
     """What a result says, as a pure function of it."""
     if result.launched:
         yield launched.finding(result.launched)
-    for name in result.unknown:
+    if result.unknown:
         fix = "watch from inside the job's own Python, or name the card by its UUID in CUDA_VISIBLE_DEVICES"
-        yield Finding("unknown", f"Not watched: which card is {name}?", "the order of the cards is not certain", fix)
+        yield Finding(
+            "unknown",
+            f"Not watched: which card is {several(result.unknown)}?",
+            "the order of the cards is not certain",
+            fix,
+        )
     for card in result.cards:
         yield from _card_findings(card, result)
     if not result.cards:

@@ -69,7 +69,9 @@ class Live:
         return not self._stopping.is_set()
 
     def start(self) -> None:
-        """Show the chart and begin to draw. Returns at once."""
+        """Show the chart and begin to draw, once. Returns at once."""
+        if self._thread.ident is not None:
+            return
         self._look()
         self._screen.open(self.figure(), self.stop)
         on_cell_end(self._cell_ended)

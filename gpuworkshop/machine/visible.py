@@ -9,7 +9,11 @@ from typing import Literal
 
 import msgspec
 
+from gpuworkshop.numbers import shortened
+
 VARIABLE = "CUDA_VISIBLE_DEVICES"
+BLANKS = " \t\n\v\f\r"
+"""What C skips around an entry; a no-break space, say, it does not."""
 
 
 class Visible(msgspec.Struct, frozen=True):
@@ -32,23 +36,24 @@ def visible(env: Mapping[str, str] = os.environ) -> Visible:
     raw = env.get(VARIABLE)
     if raw is None:
         return Visible(None, "unset")
-    written = [entry.strip() for entry in raw.split(",")]
+    written = [entry.strip(BLANKS) for entry in raw.split(",")]
     kind = _kind(written[0])
     if kind is None:
         return Visible(raw, "hidden", ignored=tuple(filter(None, written)), why=_hides(written[0]))
-    taken: list[str] = []
+    taken: dict[str, None] = {}
     why = ""
     for entry in written:
         plain = _number(entry) if kind == "numbers" else entry
         if _kind(entry) != kind or plain is None:
-            why = f'"{entry}" is not one of {kind}'
+            why = f'"{shortened(entry)}" is not one of {kind}'
             break
         if plain in taken:
-            return Visible(raw, "hidden", ignored=tuple(written), why=f'"{entry}" stands there twice')
-        taken.append(plain)
-    if kind == "slices" and len(taken) > 1:
-        why, taken = "CUDA gives a process one MIG slice, the first of the list", taken[:1]
-    return Visible(raw, kind, tuple(taken), tuple(written[len(taken) :]), why)
+            return Visible(raw, "hidden", ignored=tuple(written), why=f'"{shortened(entry)}" stands there twice')
+        taken[plain] = None
+    entries = tuple(taken)
+    if kind == "slices" and len(entries) > 1:
+        why, entries = "CUDA gives a process one MIG slice, the first of the list", entries[:1]
+    return Visible(raw, kind, entries, tuple(written[len(entries) :]), why)
 
 
 def _kind(entry: str) -> Literal["numbers", "uuids", "slices"] | None:
@@ -70,4 +75,4 @@ def _hides(first: str) -> str:
         return "it is empty"
     if first == "NoDevFiles":
         return "Slurm sets NoDevFiles for a job that asked for no GPU"
-    return f'it begins with "{first}", which names no card'
+    return f'it begins with "{shortened(first)}", which names no card'
