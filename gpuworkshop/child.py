@@ -141,6 +141,8 @@ def run(
     (both bad input), and with the child's own message when it fails, dies, answers with something else, or takes
     longer than ``timeout``: seconds, or a :class:`Deadline` that is moved as the child goes on.
     """
+    if isinstance(launcher, str):
+        raise ChildFailed(f"launcher is one text: give its words, {tuple(launcher.split())}", bad_input=True)
     command = [*launcher, python, "-m", f"{PACKAGE}.child", target]
     said = _encoded(request)
     lines: queue.Queue[bytes | None] = queue.Queue()

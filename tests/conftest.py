@@ -18,10 +18,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(autouse=True)
-def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give each test a state folder of its own."""
+def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
+    """Give each test a state folder of its own, and a spare one: what a full home once left there is nobody's here."""
     folder = tmp_path / "gpuworkshop-state"
     monkeypatch.setenv("GPUWORKSHOP_STATE", str(folder))
+    if request.path.name != "test_state.py":  # there the spare folder itself is tested
+        monkeypatch.setattr("gpuworkshop.state.spare_folder", lambda: tmp_path / "gpuworkshop-spare")
     return folder
 
 

@@ -776,3 +776,9 @@ def test_a_recording_that_is_none_is_named_in_one_line(tmp_path, data) -> None:
     with pytest.raises(ValueError, match="starve-x.json is not a recording") as caught:
         replay.load("starve", folder=tmp_path)
     one_line(caught.value)
+
+
+def test_a_launcher_as_one_text_is_told_how_to_write_it() -> None:
+    with pytest.raises(ChildFailed, match=r"launcher is one text.*\('srun', '--gres=gpu:1'\)") as caught:
+        starve.run(launcher="srun --gres=gpu:1")
+    assert caught.value.bad_input
