@@ -7,14 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
+import psutil
 import pytest
 from standins import pynvml as fake_nvml
 from verifying import STANDINS, ask, card, node, text, torch_with
 
 from gpuworkshop import cli, report
-from gpuworkshop.cluster import site
+from gpuworkshop.cluster import discover, site
 from gpuworkshop.course import kernel
-from gpuworkshop.instruments import watch
+from gpuworkshop.instruments import trace, watch
 from gpuworkshop.instruments.watch_live import live
 from gpuworkshop.machine import gpus
 from gpuworkshop.machine.visible import VARIABLE, visible
@@ -202,6 +204,43 @@ def test_what_is_no_plain_file_is_called_what_it_is(tmp_path) -> None:
             site.load(tmp_path / f"{name}.toml")
 
 
+# ---------------------------------------------------------------- Slurm
+
+
+def stand_in(tmp_path: Path, script: str) -> str:
+    """A PATH on which sinfo and scontrol do this."""
+    for name in ("sinfo", "scontrol"):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    return f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+
+
+def test_a_slurm_that_hangs_leaves_no_process(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("PATH", stand_in(tmp_path, f"sleep 600 & echo $! > {tmp_path}/pid; wait"))
+    with pytest.raises(discover.NoSlurm, match="no answer within 1 s"):
+        discover.run(("sinfo",), 1.0)
+    process = int((tmp_path / "pid").read_text())
+    assert not psutil.pid_exists(process) or psutil.Process(process).status() == psutil.STATUS_ZOMBIE
+
+
+def test_many_lines_of_one_partition_are_put_together_once(monkeypatch) -> None:
+    made = []
+    replace = msgspec.structs.replace
+    monkeypatch.setattr(msgspec.structs, "replace", lambda *a, **k: made.append(1) or replace(*a, **k))
+    live = discover.parse("gpu|up|1:00:00|2|idle|64|512000|gpu:a100:8\n" * 500)
+    assert len(live.partitions[0].nodes) == 500 and len(made) == 1
+
+
+# ---------------------------------------------------------------- traces
+
+
+def test_a_trace_that_never_ends_is_not_read(tmp_path) -> None:
+    os.mkfifo(tmp_path / "t.json")
+    for name in ("/dev/null", str(tmp_path / "t.json")):
+        with pytest.raises(trace.NoTrace, match="not a plain file$"):
+            trace.read(name)
+
+
 # ---------------------------------------------------------------- start
 
 
@@ -226,3 +265,12 @@ def test_a_display_name_that_is_no_text_is_made_one(tmp_path, monkeypatch, capsy
     assert "\x1b" not in capsys.readouterr().out
     (there,) = (tmp_path / "data" / "kernels").rglob("kernel.json")
     assert json.loads(there.read_text())["display_name"] == "\ufffd\ufffd[2J"
+
+
+def test_a_present_folder_that_is_gone_is_said(tmp_path) -> None:
+    words = f"{sys.executable} -m gpuworkshop start --folder x"
+    line = f"mkdir {tmp_path}/gone && cd {tmp_path}/gone && rmdir ../gone && exec {words}"
+    env = os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[2]), "JUPYTER_DATA_DIR": str(tmp_path / "data")}
+    seen = subprocess.run(["sh", "-c", line], env=env, capture_output=True, text=True, timeout=60)
+    assert seen.returncode == 1 and "Traceback" not in seen.stderr and seen.stdout == ""
+    assert seen.stderr.endswith("the present folder has been removed: cd to another one\n")

@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FINE
     except OSError as error:
         _give_up_stdout()
-        message, status = str(error), FAILED
+        message, status = _why(error), FAILED
     except CycloptsError as error:
         message, status = _usage(error), BAD_INPUT
     except BadInput as error:
@@ -62,6 +62,14 @@ def _usage(error: CycloptsError) -> str:
         return f'{verb}: "{words}" has no option in front; gpuworkshop {verb} --help names the options'
     if isinstance(error, UnknownOptionError) and verb == "watch":
         return f"{error} Is it the command's? That goes after --: gpuworkshop watch -- COMMAND"
+    return str(error)
+
+
+def _why(error: OSError) -> str:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return "the present folder has been removed: cd to another one"
     return str(error)
 
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -115,9 +117,7 @@ def run(command: Sequence[str], limit: float = LIMIT) -> str:
     """What a Slurm command prints; `limit` in seconds. Raises NoSlurm."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("SINFO_")} | {"LC_ALL": "C"}
     try:
-        done = subprocess.run(
-            command, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit, errors="replace"
-        )
+        done = _done(command, env, limit)
     except FileNotFoundError as error:
         raise NoSlurm(f"{command[0]}: not found: there is no Slurm on this machine") from error
     except subprocess.TimeoutExpired as error:
@@ -130,16 +130,37 @@ def run(command: Sequence[str], limit: float = LIMIT) -> str:
     return done.stdout
 
 
+def _done(command: Sequence[str], env: Mapping[str, str], limit: float) -> subprocess.CompletedProcess[str]:
+    """As subprocess.run, but at a timeout or an interrupt all that the command started ends, not it alone."""
+    pipes = dict(stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(command, env=env, errors="replace", start_new_session=True, **pipes)
+    try:
+        out, err = process.communicate(timeout=limit)
+    except BaseException:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
+    finally:
+        process.stdout.close()
+        process.stderr.close()
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
 def parse(partitions: str, config: str = "") -> Live:
     """Read the answer of PARTITIONS, and of CONFIG for the cluster's name. Raises NoSlurm for what is neither."""
-    found: dict[str, LivePartition] = {}
+    found: dict[str, list[LivePartition]] = {}
     for line in filter(str.strip, partitions.splitlines()):
         one = _partition(line)
-        known = found.get(one.name)
-        found[one.name] = msgspec.structs.replace(known, nodes=known.nodes + one.nodes) if known else one
+        found.setdefault(one.name, []).append(one)
     if not found:
         raise NoSlurm("sinfo lists no partition")
-    return Live(_cluster(config), tuple(found.values()))
+    return Live(_cluster(config), tuple(_together(lines) for lines in found.values()))
+
+
+def _together(lines: Sequence[LivePartition]) -> LivePartition:
+    """One partition, of which each line has a group of nodes."""
+    return msgspec.structs.replace(lines[0], nodes=tuple(group for line in lines for group in line.nodes))
 
 
 def _cluster(config: str) -> str:

@@ -112,6 +112,8 @@ class NoTrace(ValueError):
 def read(file: str | Path) -> Trace:
     """Read a trace file. NoTrace for one that cannot be opened or is none."""
     file = Path(file)
+    if file.exists() and not (file.is_file() or file.is_dir()):  # a pipe or a device would never end
+        raise NoTrace(f"{file}: not a plain file")
     pieces, columns = _Pieces(file), _Columns()
     try:
         for events in pieces:
