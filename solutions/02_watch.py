@@ -77,7 +77,7 @@ predict.guess("02-busy", f"While the job trains, what will be {what}?", "%", 0, 
 
 # %% build
 with chapter.bar("drawing the pictures, once") as bar:
-    pictures.training_set(job.sizes.pictures, progress=bar)
+    pictures.training_set(job.sizes.pictures.count, progress=bar)
 training = train.build(TrainConfig(), job)
 seconds = 20 if card else 8
 

@@ -61,7 +61,7 @@ predict.guess("04-wait", "Which share of the time does the step wait for data?",
 # is in plain PyTorch, simplified: pictures are resized instead of cropped, and a small network stands in.
 
 # %% dataset
-px = job.sizes.picture_px
+px = job.sizes.pictures.px
 device = "cuda" if torch.cuda.is_available() else "cpu"
 if device == "cpu":
     torch.set_num_threads(1)  # two threads on busy cores wait for each other
@@ -82,7 +82,7 @@ class JpegFiles(Dataset):
 
 
 with chapter.bar("drawing the pictures, once") as bar:
-    files = pictures.training_set(job.sizes.pictures, progress=bar).files
+    files = pictures.training_set(job.sizes.pictures.count, progress=bar).files
 
 # %% time-loader
 loader = DataLoader(JpegFiles(files), batch_size=32, shuffle=True)  # num_workers=0

@@ -28,7 +28,9 @@ def cache(tmp_path_factory) -> Path:
 @pytest.fixture(autouse=True)
 def small(cache, monkeypatch) -> Preset:
     """The tiny preset with few pictures, kept for all tests here."""
-    preset = msgspec.structs.replace(configs.TINY, pictures=PICTURES)
+    preset = msgspec.structs.replace(
+        configs.TINY, pictures=msgspec.structs.replace(configs.TINY.pictures, count=PICTURES)
+    )
     monkeypatch.setitem(configs.PRESETS, "tiny", preset)
     monkeypatch.setattr(pictures, "HELD_OUT", HELD_OUT)
     monkeypatch.setenv("GPUWORKSHOP_CACHE", str(cache))
@@ -113,7 +115,7 @@ def test_a_cache_that_cannot_be_written_is_replaced(tmp_path, monkeypatch) -> No
 def test_labels_can_be_learned(small) -> None:
     """Both losses are on pictures that are never trained on; a blind guess among eight is ln 8 = 2.08."""
     training = train.build(TrainConfig("pre-decoded"), Job(), "cpu")
-    kept = images.held_out(pictures.held_out_set(), small.picture_px, training.prepare)
+    kept = training.task.held_out()
     before = training.held_out_loss(kept)
     for _, batch in zip(range(40), train.endless(training.loader), strict=False):
         training.step(*training.prepare(batch))
@@ -401,7 +403,7 @@ def test_a_step_learns_and_a_seed_repeats_it() -> None:
 
 def test_the_loss_on_held_out_pictures_leaves_the_model_as_it_is(small) -> None:
     training = train.build(TrainConfig("pre-decoded"), Job(), "cpu")
-    kept = images.held_out(pictures.held_out_set(), small.picture_px, training.prepare)
+    kept = training.task.held_out()
     before = [weight.clone() for weight in training.model.parameters()]
     assert training.held_out_loss(kept) == pytest.approx(training.held_out_loss(kept))
     assert all(torch.equal(old, new) for old, new in zip(before, training.model.parameters(), strict=True))

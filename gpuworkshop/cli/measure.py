@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Group, Parameter
 
 from gpuworkshop.cli.base import AsJson, BadInput, Switch, app, bad_input, progress_bar, show
-from gpuworkshop.workloads.config import DataPath, Job, MemoryFormat, Precision, TrainConfig, seconds
+from gpuworkshop.workloads.config import DataPath, Job, MemoryFormat, Precision, ReadsLoss, TrainConfig, seconds
 
 WHERE = Group("The job, and where it runs")
 SETTINGS = Group("Settings of the run; what is not given stays at the naive start")
@@ -21,7 +21,8 @@ class Where:
     Attributes
     ----------
     preset
-        Built-in workload: tiny runs on any CPU, card needs a GPU. Not given: card where this machine has one.
+        Built-in workload: pictures (tiny, card) or text (gpt-tiny, gpt); card and gpt need a GPU. Not given: card where
+        this machine has one, else tiny.
     data
         Folder of your own pictures, one folder per class; instead of the set that the kit writes.
     storage_wait_ms
@@ -32,7 +33,7 @@ class Where:
         Print the result as JSON on stdout, and nothing else there.
     """
 
-    preset: Literal["tiny", "card"] | None = None
+    preset: Literal["tiny", "card", "gpt-tiny", "gpt"] | None = None
     data: str | None = None
     storage_wait_ms: float = 0.0
     launcher: Annotated[str, Parameter(show_default=False)] = ""
@@ -51,7 +52,7 @@ class Where:
 
     def _preset_here(self) -> str:
         if self.launcher:
-            raise BadInput("--launcher runs elsewhere: say what to run there, --preset tiny or card")
+            raise BadInput("--launcher runs elsewhere: say what to run there, such as --preset card")
         from gpuworkshop.machine import gpus
 
         return "card" if gpus.there_is_one() else "tiny"
@@ -80,6 +81,14 @@ class Settings:
         Number format of the matrix operations.
     memory_format
         Layout of pictures in memory.
+    fused
+        Let the optimizer update all weights in a few kernels.
+    compiled
+        Make one kernel of many with torch.compile.
+    checkpointing
+        Compute activations again in the backward pass instead of keeping them.
+    reads_loss
+        Whether the host reads the loss in each step, and waits for it.
     """
 
     data_path: DataPath | None = None
@@ -90,6 +99,10 @@ class Settings:
     batch_size: int | None = None
     precision: Precision | None = None
     memory_format: MemoryFormat | None = None
+    fused: Switch = False
+    compiled: Switch = False
+    checkpointing: Switch = False
+    reads_loss: ReadsLoss | None = None
 
     def config(self, job: Job) -> TrainConfig:
         """The naive start of `job` with these settings; BadInput where they do not go together."""

@@ -25,7 +25,7 @@ from gpuworkshop.machine.conditions import Conditions, conditions
 from gpuworkshop.numbers import percent, with_unit
 from gpuworkshop.report import Finding, Origin, Report, Table, envelope
 from gpuworkshop.timing import Arm, Clock, Comparison, Plan, Rate, clock_for, in_turn, plan_for, run_block, warm_up
-from gpuworkshop.workloads.config import UNIT, Job
+from gpuworkshop.workloads.config import Job
 
 DEGREE = 1_000_000
 """Terms of the polynomial that one thread works through, one after the other."""
@@ -88,7 +88,9 @@ def measure(job: Job, device: str, tell: Tell, plan: Plan | None = None, seconds
         seen.append(watched(arm, clock, plan, seconds))
     rest = tell.part(0.65, 1.0)
     steps = arms[1:]
-    rounds = in_turn(steps, clock, plan, unit=UNIT, progress=lambda share: rest.progress(share, "FP32, BF16 in turn"))
+    rounds = in_turn(
+        steps, clock, plan, unit=job.sizes.unit, progress=lambda share: rest.progress(share, "FP32, BF16 in turn")
+    )
     here = conditions(device)
     return DemoResult(
         workload=f"{job.title}, batch {_batch(device)}, channels_last, resident",

@@ -109,10 +109,7 @@ def resident(name: str, training: Training, batches: Sequence[Any]) -> Resident:
 
 def synthetic(training: Training, count: int = 2) -> list[Any]:
     """Random batches on the device, shaped like prepared ones: what benchmarks usually feed a model with."""
-    px, batch = training.job.sizes.picture_px, training.config.batch_size
-    pictures = [torch.randn(batch, 3, px, px, device=training.device) for _ in range(count)]
-    labels = torch.randint(0, training.classes, (batch,), device=training.device)
-    return [(p.contiguous(memory_format=training.layout), labels) for p in pictures]
+    return [training.task.random_batch() for _ in range(count)]
 
 
 def callable_step(step: Any) -> None:

@@ -23,7 +23,7 @@ from gpuworkshop.child import Tell
 from gpuworkshop.instruments.profile_result import ProfileResult, findings, report
 from gpuworkshop.report import Origin
 from gpuworkshop.timing import Plan, Rate, clock_for, in_turn, plan_for
-from gpuworkshop.workloads.config import UNIT, Job, TrainConfig
+from gpuworkshop.workloads.config import Job, TrainConfig
 
 __all__ = ["ProfileResult", "findings", "measure", "read", "report", "run"]
 
@@ -296,7 +296,7 @@ def in_child(request: Any, tell: Tell) -> ProfileResult:
         trace_file=asked.trace_file,
         device=training.device,
         workload=asked.job.title,
-        unit=UNIT,
+        unit=asked.job.sizes.unit,
         tell=tell.part(0.1, 1.0),
     )
     return msgspec.structs.replace(result, config=asked.config, planted=asked.job.planted)

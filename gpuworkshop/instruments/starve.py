@@ -31,7 +31,7 @@ from gpuworkshop.instruments.starve_result import (
 from gpuworkshop.machine.allocation import workers_rule
 from gpuworkshop.machine.conditions import Conditions
 from gpuworkshop.timing import Comparison, Plan, Rounds, clock_for, in_turn, plan_for
-from gpuworkshop.workloads.config import UNIT, Job, TrainConfig
+from gpuworkshop.workloads.config import Job, TrainConfig
 
 __all__ = ["StarveResult", "SweepResult", "compare", "findings", "measure", "report", "run", "run_sweep", "sweep"]
 
@@ -251,7 +251,7 @@ def in_child(request: Any, tell: Tell) -> StarveResult | SweepResult:
     tell.progress(0.0, "loading PyTorch and the pictures")
     training = build(asked.config, asked.job, asked.device)
     training.use_precision()
-    door = dict(device=training.device, workload=asked.job.title, unit=UNIT, tell=tell.part(0.1, 1.0))
+    door = dict(device=training.device, workload=asked.job.title, unit=asked.job.sizes.unit, tell=tell.part(0.1, 1.0))
     if asked.workers is None:
         result = measure(training.loader, lambda ready: training.step(*ready), training.prepare, **door)
         return msgspec.structs.replace(result, config=asked.config, planted=asked.job.planted)

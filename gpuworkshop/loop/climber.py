@@ -24,7 +24,7 @@ from gpuworkshop.machine.allocation import workers_rule
 from gpuworkshop.machine.conditions import conditions
 from gpuworkshop.machine.gpus import default_device
 from gpuworkshop.timing import in_turn
-from gpuworkshop.workloads.config import UNIT, TrainConfig
+from gpuworkshop.workloads.config import TrainConfig
 from gpuworkshop.workloads.train import need_card
 
 SYNTHETIC = "synthetic"
@@ -52,7 +52,8 @@ class Climb:
         self.bench = Bench(asked.job, asked.start, asked.device)
         self.now, self.records = asked.start, []
         self.refused: dict[str, Remedy] = {}
-        self.facts = Facts(allocation.cpus().count, self.bench.device != "cpu", self.knee)
+        pictures = asked.job.sizes.pictures is not None
+        self.facts = Facts(allocation.cpus().count, self.bench.device != "cpu", self.knee, pictures)
         self.here = conditions(self.bench.device)
         self.id = uuid.uuid4().hex[:12]
 
@@ -125,7 +126,12 @@ class Climb:
         training = self.bench.build(self.now)
         training.use_precision()
         plan = msgspec.structs.replace(self.bench.plan, min_rounds=4, width=1.0) if quick else None
-        door = dict(device=training.device, workload=self.asked.job.title, unit=UNIT, loader_alone=not quick)
+        door = dict(
+            device=training.device,
+            workload=self.asked.job.title,
+            unit=self.asked.job.sizes.unit,
+            loader_alone=not quick,
+        )
         step = lambda ready: training.step(*ready)  # noqa: E731
         seen = starve.measure(training.loader, step, training.prepare, plan=plan, **door)
         return self.named(seen)
@@ -149,7 +155,9 @@ class Climb:
             last.append(arms.resident(SYNTHETIC, training, arms.synthetic(training)))
             for name, config in jpegs.items():
                 last.append(stack.enter_context(arms.real(name, self.bench.build(config))))
-            rounds = in_turn(last, self.bench.clock, self.bench.plan, pairs=[(SYNTHETIC, REAL)], unit=UNIT)
+            rounds = in_turn(
+                last, self.bench.clock, self.bench.plan, pairs=[(SYNTHETIC, REAL)], unit=self.asked.job.sizes.unit
+            )
             final = self.named(starve.read(rounds, last[0], self.asked.job.title, self.here))
         best_jpegs = max(jpegs, key=lambda name: rounds.rate(name).value, default=None)
         self.tell.progress(1.0, "done")

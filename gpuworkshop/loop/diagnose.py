@@ -55,5 +55,5 @@ def ranked(seen: StarveResult, cpus: int) -> list[tuple[Remedy, float]]:
         matches = seen.limit == "unknown" or remedy.limit in (seen.limit, "any")
         return not matches, -round(math.log(most) / math.log(1.05)) if math.isfinite(most) else -math.inf
 
-    found = [(remedy, bound(remedy, seen, cpus)) for remedy in remedies()]
+    found = [(remedy, bound(remedy, seen, cpus)) for remedy in remedies() if remedy.limit != "memory"]
     return sorted((item for item in found if item[1] > 1 + SMALLEST_EFFECT), key=rank)

@@ -24,12 +24,14 @@ class Remedy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     id: str
     title: str
-    limit: Literal["data", "compute", "any"]
+    limit: Literal["data", "compute", "memory", "any"]
+    """What it helps against. Nothing measures yet that memory is the limit, so those are not proposed by themselves."""
     touches: tuple[str, ...]
     numerics: Numerics
     reason: str
     code: str
     needs_card: bool = False
+    task: Literal["any", "pictures"] = "any"
 
     def code_for(self, config: TrainConfig) -> str:
         """The line to write in a script of your own to get the settings of ``config``."""
@@ -43,6 +45,8 @@ class Facts(msgspec.Struct, frozen=True):
     card: bool
     knee: Callable[[TrainConfig], int]
     """Measures when called."""
+    pictures: bool = True
+    """Whether the job trains on pictures."""
 
 
 class _File(msgspec.Struct, frozen=True):
@@ -68,7 +72,7 @@ def explaining(before: TrainConfig, after: TrainConfig) -> Remedy | None:
 
 def proposals(remedy: Remedy, now: TrainConfig, facts: Facts) -> tuple[TrainConfig, ...]:
     """The configs that a remedy proposes from here, best guess first; empty when it does not apply."""
-    if remedy.needs_card and not facts.card:
+    if (remedy.needs_card and not facts.card) or (remedy.task == "pictures" and not facts.pictures):
         return ()
     return tuple(config for config in _PROPOSE[remedy.id](now, facts) if config != now)
 
@@ -112,6 +116,26 @@ def _batch(now: TrainConfig, facts: Facts) -> list[TrainConfig]:
     return [now.with_(batch_size=max(now.batch_size, facts.knee(now)))]
 
 
+def _rare_loss(now: TrainConfig, facts: Facts) -> list[TrainConfig]:
+    return [now.with_(reads_loss="rarely")]
+
+
+def _fused(now: TrainConfig, facts: Facts) -> list[TrainConfig]:
+    return [now.with_(fused=True)]
+
+
+def _tf32(now: TrainConfig, facts: Facts) -> list[TrainConfig]:
+    return [now.with_(precision="tf32")] if now.precision == "fp32" else []
+
+
+def _checkpointing(now: TrainConfig, facts: Facts) -> list[TrainConfig]:
+    return [now.with_(checkpointing=True)]
+
+
+def _compile(now: TrainConfig, facts: Facts) -> list[TrainConfig]:
+    return [now.with_(compiled=True)]
+
+
 _PROPOSE: dict[str, Callable[[TrainConfig, Facts], list[TrainConfig]]] = {
     "workers": _workers,
     "pre-decode": _pre_decode,
@@ -121,4 +145,9 @@ _PROPOSE: dict[str, Callable[[TrainConfig, Facts], list[TrainConfig]]] = {
     "bf16": _bf16,
     "channels-last": _channels_last,
     "batch": _batch,
+    "rare-loss": _rare_loss,
+    "fused": _fused,
+    "tf32": _tf32,
+    "compile": _compile,
+    "checkpointing": _checkpointing,
 }

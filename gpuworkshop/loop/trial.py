@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 import msgspec
@@ -19,11 +20,11 @@ from gpuworkshop.machine.conditions import conditions
 from gpuworkshop.machine.gpus import default_device
 from gpuworkshop.report import Origin
 from gpuworkshop.timing import Comparison, Plan, clock_for, in_turn, plan_for
-from gpuworkshop.workloads import images, pictures
-from gpuworkshop.workloads.config import UNIT, Job, TrainConfig, changed
+from gpuworkshop.workloads.config import Job, TrainConfig, changed
+from gpuworkshop.workloads.pictures import PictureFault
 from gpuworkshop.workloads.train import Training, build, endless
 
-CANNOT = (LoaderFault, pictures.PictureFault, torch.OutOfMemoryError)
+CANNOT = (LoaderFault, PictureFault, torch.OutOfMemoryError)
 """What a changed run may meet that the unchanged one does not: then it is refused, and a loop goes on."""
 
 SEEDS = (0, 1)
@@ -38,7 +39,7 @@ class Bench:
         self.device = device or default_device()
         self.plan, self.clock = plan or plan_for(self.device), clock_for(self.device)
         self._learned: dict[tuple[TrainConfig, int], Learned] = {}
-        self._held_out: images.HeldOut | None = None
+        self._held_out: Sequence[tuple] | None = None
 
     def build(self, config: TrainConfig, seed: int | None = None) -> Training:
         """A training run of this job."""
@@ -62,7 +63,7 @@ class Bench:
                 runs = (("before", slow), ("after", fast))
                 in_trial = [stack.enter_context(arms.real(name, run)) for name, run in runs]
                 watch = lambda share: tell.progress(0.8 * share)  # noqa: E731
-                rounds = in_turn(in_trial, self.clock, self.plan, unit=UNIT, progress=watch)
+                rounds = in_turn(in_trial, self.clock, self.plan, unit=self.job.sizes.unit, progress=watch)
         except CANNOT as fault:
             return self._refused(before, after, f"not possible: {fault}")
         comparison = rounds.compare("before", "after")
@@ -111,7 +112,7 @@ class Bench:
         """How a config learns; trained once for all configs whose batches and arithmetic are the same."""
         key = _content(config), seed
         if key not in self._learned:
-            decodes = config.data_path == "cpu-decode"
+            decodes = self.job.sizes.pictures is not None and config.data_path == "cpu-decode"
             quick = key[0].with_(workers=allocation.cpus().count if decodes else 0)
             self._learned[key] = self.learn(self.build(quick, seed))
         return self._learned[key]
@@ -123,8 +124,7 @@ class Bench:
         two seeds of one config end further apart than a config that learns worse.
         """
         if self._held_out is None:
-            shown = pictures.held_out_set(self.job.data)
-            self._held_out = images.held_out(shown, self.job.sizes.picture_px, training.prepare)
+            self._held_out = training.task.held_out()
         training.use_precision()
         start, seen = training.held_out_loss(self._held_out), 0
         for batch in endless(training.loader):
@@ -155,4 +155,5 @@ def _decision(comparison: Comparison, learning: Judgement | None, names: tuple[s
 
 def _content(config: TrainConfig) -> TrainConfig:
     """A config without the settings that never change what a batch holds."""
-    return config.with_(workers=0, persistent_workers=False, prefetch_factor=None, pin_memory=False)
+    same = dict(workers=0, persistent_workers=False, prefetch_factor=None, pin_memory=False, reads_loss="rarely")
+    return config.with_(**same)

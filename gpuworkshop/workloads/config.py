@@ -11,7 +11,9 @@ import msgspec
 DataPath = Literal["cpu-decode", "card-decode", "pre-decoded"]
 Precision = Literal["fp32", "tf32", "bf16"]
 MemoryFormat = Literal["contiguous", "channels_last"]
-CHOICES = {"data_path": DataPath, "precision": Precision, "memory_format": MemoryFormat}
+ReadsLoss = Literal["each step", "rarely"]
+CHOICES = {"data_path": DataPath, "precision": Precision, "memory_format": MemoryFormat, "reads_loss": ReadsLoss}
+SWITCHES = ("pin_memory", "persistent_workers", "fused", "compiled", "checkpointing")
 MOST = {"workers": 512, "prefetch_factor": 4096, "batch_size": 1_000_000}
 """The largest number that a setting may have; what is beyond was not meant, and would stop the machine."""
 
@@ -30,12 +32,20 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batch_size: int = 32
     precision: Precision = "fp32"
     memory_format: MemoryFormat = "contiguous"
+    fused: bool = False
+    """The optimizer updates all weights in a few kernels."""
+    compiled: bool = False
+    """torch.compile makes one kernel of many."""
+    checkpointing: bool = False
+    """Activations are computed again in the backward pass instead of kept."""
+    reads_loss: ReadsLoss = "rarely"
+    """Whether the host reads the loss, and so waits for the card, in each step."""
 
     def __post_init__(self):
         for name, choices in CHOICES.items():
             if getattr(self, name) not in get_args(choices):
                 raise ValueError(f"{name} is {getattr(self, name)!r}: one of {', '.join(get_args(choices))}")
-        for name in ("pin_memory", "persistent_workers"):
+        for name in SWITCHES:
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} is {getattr(self, name)!r}: True or False")
         for name, most in MOST.items():
@@ -80,34 +90,82 @@ def changed(before: TrainConfig, after: TrainConfig) -> tuple[str, ...]:
     return tuple(name for name in TrainConfig.__struct_fields__ if getattr(before, name) != getattr(after, name))
 
 
+class PictureSizes(msgspec.Struct, frozen=True):
+    """How large a set of pictures is: side that the model sees and side of a pre-decoded one in pixels, and count."""
+
+    px: int
+    stored_px: int
+    count: int
+
+
+class TextSizes(msgspec.Struct, frozen=True):
+    """How large a GPT and its text are: blocks, width, heads, tokens of context, vocabulary; sequences to train on."""
+
+    blocks: int
+    width: int
+    heads: int
+    context: int
+    vocabulary: int
+    sequences: int
+
+
 class Preset(msgspec.Struct, frozen=True):
-    """A workload of fixed size: model, pictures, learning rate, and the naive start of the loop."""
+    """A workload of fixed size: model, data, learning rate, and the naive start of the loop.
+
+    Either ``pictures`` or ``text`` is given.
+    """
 
     name: str
     model: str
-    picture_px: int
-    """Side of the square that the model sees, in pixels."""
-    stored_px: int
-    """Side of a pre-decoded picture, in pixels."""
-    pictures: int
     learning_rate: float
     learning_samples: int
     """Samples that a run trains on before the gate looks at its loss."""
     threads: int | None
     """Threads of the training process; None leaves PyTorch's choice."""
+    pictures: PictureSizes | None = None
+    text: TextSizes | None = None
     needs_card: bool = False
     start: TrainConfig = TrainConfig()
 
+    @property
+    def unit(self) -> str:
+        """Of a throughput."""
+        return "images/s" if self.pictures else "sequences/s"
 
-TINY = Preset("tiny", "small-cnn", 64, 72, 1024, 3e-3, 1600, threads=1)
-CARD = Preset("card", "resnet50", 224, 256, 4096, 1e-3, 4096, threads=None, needs_card=True)
-PRESETS = {preset.name: preset for preset in (TINY, CARD)}
+    @property
+    def title(self) -> str:
+        """The model and what it sees, in words."""
+        if self.pictures:
+            return f"{self.model} at {self.pictures.px} px"
+        return f"{self.model}, {self.text.blocks} blocks of width {self.text.width}, {self.text.context} tokens"
+
+
+TINY = Preset("tiny", "small-cnn", 3e-3, 1600, threads=1, pictures=PictureSizes(64, 72, 1024))
+CARD = Preset("card", "resnet50", 1e-3, 4096, threads=None, pictures=PictureSizes(224, 256, 4096), needs_card=True)
+GPT_TINY = Preset(
+    "gpt-tiny",
+    "tiny GPT",
+    3e-3,
+    8192,
+    threads=1,
+    text=TextSizes(blocks=2, width=64, heads=2, context=32, vocabulary=16, sequences=8192),
+    start=TrainConfig(batch_size=8, reads_loss="each step"),
+)
+GPT = Preset(
+    "gpt",
+    "GPT",
+    3e-4,
+    4096,
+    threads=None,
+    text=TextSizes(blocks=12, width=1024, heads=16, context=512, vocabulary=32_768, sequences=4096),
+    needs_card=True,
+    start=TrainConfig(batch_size=16),
+)
+PRESETS = {preset.name: preset for preset in (TINY, CARD, GPT_TINY, GPT)}
 
 CLASSES = 8
-UNIT = "images/s"
-"""Of every built-in workload."""
 HELD_OUT = 512
-"""Pictures that are never trained on; the loss on them says whether a run learned."""
+"""Samples that are never trained on; the loss on them says whether a run learned."""
 
 
 class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -122,9 +180,11 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self):
         if self.preset not in PRESETS:
-            raise ValueError(f"no preset {self.preset!r}: there are {' and '.join(PRESETS)}")
+            raise ValueError(f"no preset {self.preset!r}: there are {', '.join(PRESETS)}")
         if self.data is not None and not isinstance(self.data, str):
             raise ValueError(f"data is {self.data!r}: the name of a folder, as text")
+        if self.data is not None and self.sizes.text:
+            raise ValueError(f"the preset {self.preset} makes up its own text: data is for presets with pictures")
         if self.data == "":
             raise ValueError("data is empty: name a folder of pictures")
         if not isinstance(self.seed, int):
@@ -132,6 +192,8 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         wait = self.storage_wait_ms
         if not isinstance(wait, int | float) or not 0 <= wait <= 10_000:
             raise ValueError(f"storage_wait_ms is {wait!r}: between 0 and 10000")
+        if wait and self.sizes.text:
+            raise ValueError(f"the preset {self.preset} reads no files: storage_wait_ms is for presets with pictures")
 
     @property
     def sizes(self) -> Preset:
@@ -151,8 +213,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def title(self) -> str:
         """What the learner reads: the workload, its pictures, and whether anything is planted."""
-        words = f"{self.sizes.model} at {self.sizes.picture_px} px"
-        return words + (", own pictures" if self.data else "") + (", planted wait" if self.planted else "")
+        return self.sizes.title + (", own pictures" if self.data else "") + (", planted wait" if self.planted else "")
 
 
 LONGEST = 7 * 86_400.0

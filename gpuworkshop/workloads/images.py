@@ -11,13 +11,13 @@ normalize):
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
 from torchvision.io import ImageReadMode, decode_jpeg
 from torchvision.models import resnet50
@@ -25,7 +25,9 @@ from torchvision.transforms import v2
 
 from gpuworkshop.numbers import counted
 from gpuworkshop.workloads.config import Job, TrainConfig
-from gpuworkshop.workloads.pictures import PictureFault, Pictures, open_rgb, pre_decode
+from gpuworkshop.workloads.pictures import PictureFault, Pictures, held_out_set, open_rgb, pre_decode, training_set
+
+Batches = tuple[tuple[torch.Tensor, torch.Tensor], ...]
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SCALE, RATIO = (0.25, 1.0), (3 / 4, 4 / 3)
@@ -110,13 +112,13 @@ def loader(config: TrainConfig, job: Job, pictures: Pictures) -> DataLoader:
         prefetch_factor=config.prefetch_factor,
     )
     if config.data_path == "pre-decoded":
-        rows = Decoded(pre_decode(pictures, job.sizes.stored_px), pictures.labels, job.wait_seconds)
+        rows = Decoded(pre_decode(pictures, job.sizes.pictures.stored_px), pictures.labels, job.wait_seconds)
         batches = BatchSampler(RandomSampler(rows), config.batch_size, drop_last=True)
         return DataLoader(rows, sampler=batches, batch_size=None, **knobs)
     if config.data_path == "card-decode":
         files, knobs["collate_fn"] = JpegBytes(pictures, job.wait_seconds), packed
     else:
-        files = JpegFiles(pictures, job.sizes.picture_px, job.wait_seconds)
+        files = JpegFiles(pictures, job.sizes.pictures.px, job.wait_seconds)
     return DataLoader(files, config.batch_size, shuffle=True, drop_last=True, **knobs)
 
 
@@ -191,18 +193,46 @@ def network(name: str, classes: int) -> nn.Module:
     )  # fmt: skip
 
 
-class HeldOut(msgspec.Struct, frozen=True):
-    """Held-out pictures, decoded, cropped to the middle and normalized, on the device."""
+class PictureTask:
+    """What a training run on pictures is made of: loader, what is left to do to its batches, network, held-out set."""
 
-    pictures: torch.Tensor
-    labels: torch.Tensor
+    def __init__(self, config: TrainConfig, job: Job, device: str):
+        if config.checkpointing and job.sizes.model != "resnet50":
+            raise ValueError(f"checkpointing is for resnet50 and GPTs: {job.sizes.model} has nothing worth it")
+        self.config, self.job, self.device, self.px = config, job, device, job.sizes.pictures.px
+        train = training_set(job.sizes.pictures.count, job.data)
+        self.classes, self.can_learn = train.classes, train.classes > 1
+        self.loader = loader(config, job, train)
+        self.prepare = Prepare(config, self.px, device)
 
-    def batches(self, size: int = 128) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Slices of at most ``size`` pictures with their labels."""
-        return zip(self.pictures.split(size), self.labels.split(size), strict=True)
+    @property
+    def layout(self) -> torch.memory_format:
+        """The memory format of weights and pictures."""
+        return torch.channels_last if self.config.memory_format == "channels_last" else torch.contiguous_format
 
+    def network(self) -> nn.Module:
+        """The network with random weights, on the device."""
+        made = network(self.job.sizes.model, self.classes)
+        if self.config.checkpointing:
+            for stage in (made.layer1, made.layer2, made.layer3, made.layer4):
+                for block in stage:
+                    block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+        return made.to(self.device, memory_format=self.layout)
 
-def held_out(pictures: Pictures, px: int, prepare: Prepare) -> HeldOut:
-    """Load held-out pictures for ``prepare``'s device."""
-    rows = torch.from_numpy(np.load(pre_decode(pictures, px))).to(prepare.device)
-    return HeldOut(prepare.normalize(rows.float().div_(255)), torch.tensor(pictures.labels, device=prepare.device))
+    @staticmethod
+    def loss(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Mean cross entropy: x (B, 3, px, px), y (B,)."""
+        return nn.functional.cross_entropy(model(x), y)
+
+    def random_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """A batch of noise, shaped like a prepared one, on the device."""
+        x = torch.randn(self.config.batch_size, 3, self.px, self.px, device=self.device)
+        y = torch.randint(0, self.classes, (self.config.batch_size,), device=self.device)
+        return x.contiguous(memory_format=self.layout), y
+
+    def held_out(self, size: int = 128) -> Batches:
+        """Held-out pictures, cropped to the middle, prepared, in batches on the device."""
+        shown = held_out_set(self.job.data)
+        rows = torch.from_numpy(np.load(pre_decode(shown, self.px))).to(self.device)
+        x = self.prepare.normalize(rows.float().div_(255)).contiguous(memory_format=self.layout)
+        return tuple(zip(x.split(size), torch.tensor(shown.labels, device=self.device).split(size), strict=True))

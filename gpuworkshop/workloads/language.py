@@ -8,25 +8,17 @@ from __future__ import annotations
 
 import math
 
-import msgspec
 import numpy as np
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
+
+from gpuworkshop.workloads.config import HELD_OUT, Job, TextSizes, TrainConfig
 
 ALPHABET = 16
 FAITHFUL = 0.9
 """Share of tokens that follow the rule; the others are drawn evenly from the alphabet."""
-
-
-class Shape(msgspec.Struct, frozen=True):
-    """The size of a GPT: blocks, width, heads, and tokens of context."""
-
-    blocks: int
-    width: int
-    heads: int
-    context: int
 
 
 class MadeUpText(Dataset):
@@ -68,7 +60,7 @@ def floor() -> float:
 class Attention(nn.Module):
     """Causal self-attention: (B, T, width) -> (B, T, width)."""
 
-    def __init__(self, shape: Shape):
+    def __init__(self, shape: TextSizes):
         super().__init__()
         self.heads = shape.heads
         self.project = nn.Linear(shape.width, 3 * shape.width, bias=False)
@@ -87,7 +79,7 @@ class Attention(nn.Module):
 class Block(nn.Module):
     """Attention, then a small network at every place; each adds to what came in."""
 
-    def __init__(self, shape: Shape):
+    def __init__(self, shape: TextSizes):
         super().__init__()
         self.before_attention, self.attention = nn.LayerNorm(shape.width), Attention(shape)
         self.before_network = nn.LayerNorm(shape.width)
@@ -101,16 +93,16 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Tokens int64 (B, T) -> logits (B, T, alphabet)."""
+    """Tokens int64 (B, T) -> logits (B, T, vocabulary)."""
 
-    def __init__(self, shape: Shape, alphabet: int = ALPHABET, *, checkpointing: bool = False):
+    def __init__(self, shape: TextSizes, *, checkpointing: bool = False):
         super().__init__()
         self.checkpointing = checkpointing
-        self.token = nn.Embedding(alphabet, shape.width)
+        self.token = nn.Embedding(shape.vocabulary, shape.width)
         self.place = nn.Embedding(shape.context, shape.width)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.blocks))
         self.last = nn.LayerNorm(shape.width)
-        self.head = nn.Linear(shape.width, alphabet, bias=False)
+        self.head = nn.Linear(shape.width, shape.vocabulary, bias=False)
         for part in self.modules():
             if isinstance(part, nn.Linear | nn.Embedding):
                 nn.init.normal_(part.weight, std=0.02)
@@ -120,3 +112,53 @@ class GPT(nn.Module):
         for block in self.blocks:
             x = checkpoint(block, x, use_reentrant=False) if self.checkpointing and self.training else block(x)
         return self.head(self.last(x))
+
+
+class TextTask:
+    """What a training run on text is made of: loader, what is left to do to its batches, network, held-out set."""
+
+    can_learn = True
+
+    def __init__(self, config: TrainConfig, job: Job, device: str):
+        for name, only in (("data_path", "cpu-decode"), ("memory_format", "contiguous")):
+            if getattr(config, name) != only:
+                raise ValueError(f"{name} {getattr(config, name)} is for pictures, and {job.preset} trains on text")
+        self.config, self.job, self.device, self.sizes = config, job, device, job.sizes.text
+        if self.sizes.sequences < config.batch_size:
+            raise ValueError(
+                f"the text has {self.sizes.sequences} sequences, fewer than one batch of {config.batch_size}: "
+                f"no full batch to train on; use batch_size <= {self.sizes.sequences}"
+            )
+        self.loader = DataLoader(
+            MadeUpText(self.sizes.sequences, self.sizes.context),
+            config.batch_size,
+            shuffle=True,
+            drop_last=True,
+            num_workers=config.workers,
+            pin_memory=config.pin_memory,
+            persistent_workers=config.persistent_workers,
+            prefetch_factor=config.prefetch_factor,
+        )
+
+    def prepare(self, batch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Tokens int64 (B, T + 1) -> what is read and what follows, both (B, T), on the device."""
+        tokens = batch.to(self.device, non_blocking=True)
+        return tokens[:, :-1], tokens[:, 1:]
+
+    def network(self) -> nn.Module:
+        """The GPT with random weights, on the device."""
+        return GPT(self.sizes, checkpointing=self.config.checkpointing).to(self.device)
+
+    @staticmethod
+    def loss(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Mean cross entropy a token: x and y (B, T)."""
+        return nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten())
+
+    def random_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """A batch of evenly drawn tokens, shaped like a prepared one, on the device."""
+        shape = (self.config.batch_size, self.sizes.context + 1)
+        return self.prepare(torch.randint(0, ALPHABET, shape, device=self.device))
+
+    def held_out(self, size: int = 32) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
+        """Sequences of the same language that are never trained on, in batches on the device."""
+        return tuple(map(self.prepare, MadeUpText(HELD_OUT, self.sizes.context, seed=1_000_000).tokens.split(size)))

@@ -12,16 +12,16 @@ from __future__ import annotations
 import argparse
 import time
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import torch
-from torch import nn
 from torch.utils.data import DataLoader
 
 from gpuworkshop.machine.gpus import default_device
-from gpuworkshop.workloads import images, pictures
 from gpuworkshop.workloads.config import PRESETS, Job, TrainConfig
+from gpuworkshop.workloads.images import PictureTask
+from gpuworkshop.workloads.language import TextTask
 
 
 class Training:
@@ -34,27 +34,23 @@ class Training:
         torch.manual_seed(job.seed)
         if job.sizes.threads:
             torch.set_num_threads(job.sizes.threads)
-        train = pictures.training_set(job.sizes.pictures, job.data)
-        self.config, self.job, self.device, self.classes = config, job, device, train.classes
-        self.loader: DataLoader = images.loader(config, job, train)
-        self.prepare = images.Prepare(config, job.sizes.picture_px, device)
-        self.model = images.network(job.sizes.model, train.classes).to(device, memory_format=self.layout)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=job.sizes.learning_rate)
+        self.config, self.job, self.device = config, job, device
+        self.task = (PictureTask if job.sizes.pictures else TextTask)(config, job, device)
+        self.loader: DataLoader = self.task.loader
+        self.prepare = self.task.prepare
+        self.model = self.task.network()
+        self.run = torch.compile(self.model) if config.compiled else self.model
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=job.sizes.learning_rate, fused=config.fused)
 
     @property
     def can_learn(self) -> bool:
-        """Whether there is something to learn: pictures of more than one class."""
-        return self.classes > 1
-
-    @property
-    def layout(self) -> torch.memory_format:
-        """The memory format of weights and pictures."""
-        return torch.channels_last if self.config.memory_format == "channels_last" else torch.contiguous_format
+        """Whether there is something to learn."""
+        return self.task.can_learn
 
     def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Mean cross entropy of a prepared batch: x (B, 3, px, px), y (B,)."""
+        """Mean cross entropy of a prepared batch."""
         with torch.autocast(self.device.split(":")[0], torch.bfloat16, enabled=self.config.precision == "bf16"):
-            return nn.functional.cross_entropy(self.model(x), y)
+            return self.task.loss(self.run, x, y)
 
     def step(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Forward, backward, update; returns the loss, still on the device."""
@@ -62,6 +58,8 @@ class Training:
         loss = self.loss(x, y)
         loss.backward()
         self.optimizer.step()
+        if self.config.reads_loss == "each step":
+            loss.item()  # the host waits here until the card has done everything
         return loss.detach()
 
     def learn_at(self, share: float) -> None:
@@ -76,10 +74,10 @@ class Training:
         torch.backends.cudnn.conv.fp32_precision = mode
 
     @torch.no_grad()
-    def held_out_loss(self, held_out: images.HeldOut) -> float:
-        """Mean loss on held-out pictures, with the statistics of each batch (a short run has no running ones)."""
-        losses = [self.loss(x.contiguous(memory_format=self.layout), y) * len(y) for x, y in held_out.batches()]
-        return float(torch.stack(losses).sum()) / len(held_out.labels)
+    def held_out_loss(self, held_out: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> float:
+        """Mean loss on held-out batches, with the statistics of each (a short run has no running ones)."""
+        losses = [self.loss(x, y) * len(y) for x, y in held_out]
+        return float(torch.stack(losses).sum()) / sum(len(y) for _, y in held_out)
 
 
 def need_card(config: TrainConfig, job: Job, device: str) -> None:
@@ -103,7 +101,7 @@ def endless(loader: DataLoader) -> Iterator:
 
 def parse(arguments: list[str] | None) -> tuple[Training, int]:
     """The training run and the number of steps that a command line asks for: each field of the config is a flag."""
-    parser = argparse.ArgumentParser(prog="train", description="Train on pictures and print the loss.")
+    parser = argparse.ArgumentParser(prog="train", description="Train on pictures or text and print the loss.")
     parser.add_argument("--preset", choices=PRESETS, default="tiny")
     parser.add_argument("--data", help="a folder of JPEG files instead of the written set")
     parser.add_argument("--storage-wait-ms", type=float, default=0.0, help="planted wait of each file read")
@@ -113,15 +111,16 @@ def parse(arguments: list[str] | None) -> tuple[Training, int]:
     for field in msgspec.structs.fields(TrainConfig):
         flag = "--" + field.name.replace("_", "-")
         if isinstance(field.default, bool):
-            parser.add_argument(flag, action="store_true")
+            parser.add_argument(flag, action="store_true", default=None)
         elif typing.get_origin(field.type) is typing.Literal:
-            parser.add_argument(flag, choices=typing.get_args(field.type), default=field.default)
+            parser.add_argument(flag, choices=typing.get_args(field.type))
         else:
-            parser.add_argument(flag, type=int, default=field.default)
+            parser.add_argument(flag, type=int)
     given = parser.parse_args(arguments)
     try:
-        config = TrainConfig(**{name: getattr(given, name) for name in TrainConfig.__struct_fields__})
         job = Job(given.preset, given.data, given.storage_wait_ms, given.seed)
+        said = {name: getattr(given, name) for name in TrainConfig.__struct_fields__}
+        config = job.sizes.start.with_(**{name: value for name, value in said.items() if value is not None})
         return build(config, job, given.device), given.steps
     except ValueError as error:
         parser.error(str(error))
@@ -137,7 +136,8 @@ def main(arguments: list[str] | None = None) -> None:
         loss = training.step(x, y)
         seen += len(y)
         if step % 10 == 0 or step == steps:
-            print(f"step {step:4d}  loss {loss.item():.3f}  {seen / (time.perf_counter() - began):,.0f} images/s")
+            rate = seen / (time.perf_counter() - began)
+            print(f"step {step:4d}  loss {loss.item():.3f}  {rate:,.0f} {training.job.sizes.unit}")
 
 
 if __name__ == "__main__":
