@@ -15,11 +15,14 @@ from gpuworkshop.machine.processes import Process, processes
 LONGEST_WINDOW = 1.0
 """Seconds: by product, the driver refreshes its utilization every 1/6 to 1 s."""
 
-SELDOM = 2.0
-"""Seconds between two questions that cost the driver milliseconds or hardly change: energy, limits, processes."""
+BUFFER = 1.0
+"""Seconds between two readings of the sample buffer. It keeps every window, and a reading costs 1.5 ms on an H200."""
 
-BUFFER = 0.4
-"""Seconds between two readings of the sample buffer: two windows; none is lost, and each reading costs 1.5 ms."""
+PROCESSES = 2.0
+"""Seconds between two looks at the processes on the card."""
+
+SELDOM = 5.0
+"""Seconds between two readings of the energy counter, 3 ms each, and of the power limit."""
 
 SILENCE = 3.0
 """Seconds without a window after which a sample buffer is taken to be dead."""
@@ -129,7 +132,7 @@ class CardReader:
         self.gpm_stopped: float | None = None
         """When GPM was refused after it had answered, on the clock of ``read``."""
         self._on_card = MostSeen()
-        self._listed_at: float | None = None
+        self._listed_at = self._metered_at = float("-inf")
         self._energy: tuple[float, int] | None = None
         """When the energy counter was read, and what it said."""
         self._limit: float | None = None
@@ -152,10 +155,12 @@ class CardReader:
         if self.lost_at is not None:
             return CardSample(self.card.uuid, lost=True)
         self._nvml.refused.clear()
-        seldom = last or self._listed_at is None or now - self._listed_at >= SELDOM - 0.01
         busy, windows, covered = self.busy.read(now, last) if self.busy else (None, 0, 0.0)
-        energy, energy_seconds = self._energy_since(now) if seldom else (None, 0.0)
-        self._limit = self._watts("nvmlDeviceGetEnforcedPowerLimit") if seldom else self._limit
+        energy, energy_seconds = None, 0.0
+        if last or now - self._metered_at >= SELDOM - 0.01:
+            self._metered_at = now
+            energy, energy_seconds = self._energy_since(now)
+            self._limit = self._watts("nvmlDeviceGetEnforcedPowerLimit")
         counters = self._counters(now)
         memory = self._nvml.memory(self._handle)
         sample = CardSample(
@@ -171,7 +176,7 @@ class CardReader:
             windows=windows,
             covered=covered,
         )
-        if seldom:
+        if last or now - self._listed_at >= PROCESSES - 0.01:
             self._listed_at = now
             self._on_card.add(processes(self._nvml, self.card, watched=members), whole_user=members is None)
         if any(refusal.cause == "lost" for refusal in self._nvml.refused.values()):
