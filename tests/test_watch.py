@@ -1,5 +1,6 @@
 """What the sampler reads of cards, how it gives up, and what a long watch keeps."""
 
+import itertools
 import math
 import os
 import subprocess
@@ -266,30 +267,66 @@ def test_without_a_card_the_cpus_are_told(monkeypatch) -> None:
     assert "No card to watch" in str(watch.report(seen.result))
 
 
-def test_the_cpu_time_of_a_tree_counts_its_children(tmp_path) -> None:
+def test_the_cpu_time_of_a_tree_counts_its_children() -> None:
     burn = "import time\nwhile time.process_time() < 0.4: pass"
-    use = CpuUse(os.getpid())
-    use.since(0.0)
+    now = itertools.count(step=10.0)  # new processes are sought at every look
+    use = CpuUse(os.getpid(), clock=lambda: next(now))
+    use.since()
     subprocess.run([sys.executable, "-c", burn], check=True)  # waited for: its time is with its parent
-    assert use.since(10.0) >= 0.35, "the kernel counts in hundredths"
+    assert use.since()[0] >= 0.35, "the kernel counts in hundredths"
     child = subprocess.Popen([sys.executable, "-c", burn + "\ninput()"], stdin=subprocess.PIPE)
     try:
-        use.since(20.0)
+        use.since()
         deadline, used = time.monotonic() + 60, 0.0
         while used < 0.35 and time.monotonic() < deadline:  # living: its time is its own
-            used += use.since(30.0 + time.monotonic())
+            used += use.since()[0]
         assert used >= 0.35
     finally:
         child.communicate(b"\n")
 
 
+def test_both_ways_of_finding_children_agree(tmp_path, monkeypatch) -> None:
+    grandchild = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
+    child = subprocess.Popen([sys.executable, "-c", grandchild], stdin=subprocess.PIPE)
+    use = CpuUse(child.pid)
+    try:
+        deadline = time.monotonic() + 30
+        while len(use.tree()) < 2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        named = use.tree()
+        monkeypatch.setattr(use, "_children", lambda pid: None)  # a kernel that does not list them
+        assert len(named) == 2 and use.tree() == named
+    finally:
+        child.communicate(b"\n")
+
+
 def test_looking_for_processes_has_a_bounded_cost(monkeypatch) -> None:
-    use = CpuUse(os.getpid())
+    now = itertools.count(step=0.5)
+    use = CpuUse(os.getpid(), clock=lambda: next(now))
     scans = []
-    monkeypatch.setattr(use, "tree", lambda: scans.append(time.sleep(0.05)) or {os.getpid()})
-    for second in range(60):
-        use.since(float(second))
+
+    def tree() -> set[int]:
+        end = time.thread_time() + 0.05
+        while time.thread_time() < end:
+            pass
+        scans.append(end)
+        return {os.getpid()}
+
+    monkeypatch.setattr(use, "tree", tree)
+    while next(now) < 60:
+        use.since()
     assert len(scans) <= 6 + 1, "0.05 s each: at most one in ten seconds"
+
+
+def test_a_busy_interpreter_does_not_hold_up_the_first_look(monkeypatch) -> None:
+    """Every read of a file can cost a thread 5 ms beside a loop in Python; a node has hundreds of processes."""
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with watch.Watch() as seen:
+        end = time.process_time() + 1.3
+        while time.process_time() < end:
+            pass
+    assert len(seen.samples) >= 4
+    assert seen.result.cpu > 0.5 / seen.sampler.cpus.count
 
 
 def test_a_long_wait_is_seen_while_it_lasts() -> None:

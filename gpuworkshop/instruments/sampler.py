@@ -66,7 +66,7 @@ class Sampler:
         self._waited = self._wait_before = 0.0
         self._waits_reported = False
         self._waiting_since: float | None = None
-        self._cpu, self._cpu_at = None if whole_user else CpuUse(os.getpid()), float("-inf")
+        self._cpu, self._cpu_at = None if whole_user else CpuUse(os.getpid(), clock=clock), float("-inf")
         self._stopping, self._running = threading.Event(), threading.Event()
         self._running.set()
         self._thread = threading.Thread(target=self._run, name="gpuworkshop-watch", daemon=True)
@@ -214,8 +214,9 @@ class Sampler:
         since = now - self._cpu_at
         if since < (LAST_LOOK if self._stopping.is_set() else LEAST_PAUSE):
             return None
-        used, self._cpu_at = self._cpu.since(now), now
-        return used / since / self.cpus.count if used is not None else None
+        self._cpu_at = now
+        read = self._cpu.since()
+        return read[0] / read[1] / self.cpus.count if read and read[1] > 0 else None
 
     def _wait_share(self, now: float, seconds: float) -> float | None:
         if not self._waits_reported or seconds <= 0:
