@@ -109,7 +109,7 @@ def test_the_wheel_carries_the_package_and_the_notebooks_and_nothing_else(wheel:
 def test_the_wheel_carries_both_licenses_and_the_command(wheel: zipfile.ZipFile) -> None:
     info = {name.partition(".dist-info/")[2]: name for name in wheel.namelist() if ".dist-info/" in name}
     assert {"licenses/LICENSE", "licenses/LICENSE-course"} <= info.keys()
-    assert b"gpuworkshop = gpuworkshop.cli:main" in wheel.read(info["entry_points.txt"])
+    assert b"gpuworkshop = gpuworkshop.__main__:main" in wheel.read(info["entry_points.txt"])
 
 
 def test_no_committed_file_is_large() -> None:
