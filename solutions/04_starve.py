@@ -58,13 +58,14 @@ predict.guess("04-wait", "Which share of the time does the step wait for data?",
 # %% two-timings [markdown]
 # The workshop's diagnostic is two timings: the loader alone, then forward and backward alone, on a batch that is
 # there already. If the loader takes longer, the job is data bound, and a change to the model brings little. Here it
-# is in plain PyTorch, simplified: pictures are resized instead of cropped, and a small network stands in.
+# is in plain PyTorch, simplified: pictures are resized instead of cropped, and a small network stands in. In a script
+# of your own, the optimizer's step belongs to the step; and a short loader may end before you have counted to 50.
 
 # %% dataset
 px = job.sizes.pictures.px
 device = "cuda" if torch.cuda.is_available() else "cpu"
 if device == "cpu":
-    torch.set_num_threads(1)  # two threads on busy cores wait for each other
+    torch.set_num_threads(1)  # two threads on busy cores wait for each other; do the same where you measure on a CPU
 
 
 class JpegFiles(Dataset):
@@ -122,8 +123,14 @@ wait_for_card()  # without this line only the launches are timed
 step_ms = 1000 * (time.perf_counter() - began) / count
 
 print(f"Forward and backward alone: {step_ms:.1f} ms a batch")
-del model, batch, labels
-torch.cuda.empty_cache()
+
+# %% two-timings-together
+together = loader_ms + step_ms
+print(f"With 0 workers the two add up: {together:.1f} ms a batch, {loader_ms / together:.0%} of it in the loader.")
+print(f"If the loader cost nothing: at most {together / step_ms:.1f} times as fast.")
+
+# %% side-by-side [markdown]
+# With workers the two run side by side, and the slower one sets the pace.
 
 # %% measured-properly [markdown] minutes=2
 # ## The question again, with an answer to trust
@@ -135,6 +142,11 @@ torch.cuda.empty_cache()
 # - **data ceiling**: the same step on real batches that lie on the device already, the loader stopped;
 # - **loader alone**.
 #
+# Each number comes with its 95% interval, as `±7%` or as `13.0 to 14.0`. Two runs are compared in pairs, one right
+# after the other, and the ratio is taken in each pair. So a ratio can be sharp while both rates swing. *Faster*
+# means: the interval excludes 1, and the effect is above 3%. Otherwise it says *no real difference*, and how small an
+# effect would have been seen.
+#
 # It runs in a process of its own, so that this notebook holds no card meanwhile.
 
 # %% starve
@@ -145,14 +157,16 @@ starve.report(naive)
 # %% read-starve [markdown]
 # How to read it:
 #
-# - **headroom** is data ceiling / now. It is an upper bound, so it comes with "<=": no change to the loader can bring
-#   more. Where it is near 1, leave the loader alone.
-# - **loader wait** is the share of the time that the training process spends in `next(batches)`. With a card it is the
-#   **stall**: the share in which the card is idle because of that.
-# - The two must tell the same story. A step that waits for 90% of the time works for 10%, so without the waiting
-#   it would be 10 times as fast. Where they do not fit together, the verdict is "unknown".
+# - **headroom** is data ceiling / now, and no change to the loader can bring more. The number with "<=" is the upper
+#   end of its interval. Where it is near 1, leave the loader alone.
+# - **loader wait** is the share of the time that the training process spends in `next(batches)`. With a card it is
+#   the **stall**: the share in which the card is idle because of that.
 # - In the picture, *data work* is what the device still does to a batch, such as copying it. *slowed* is how much
 #   longer the step takes beside the loader than without it.
+# - The two must tell the same story. A step that waits for 90% of the time works for 10%, so without the waiting it
+#   would be 10 times as fast. If the headroom is larger, the rest is *slowed*: the step itself gets faster too. Where
+#   more than 10% of the time stays unexplained, the verdict is "unknown".
+# - The two timings above were of simpler work, and each ran once. That is why they differ from these.
 
 # %% compare-wait
 predict.compare("04-wait", naive.wait_percent, naive.origin)
@@ -212,7 +226,8 @@ lesson.effect("workers make training faster", sweep.best.against_zero)
 
 # %% claim-workers [markdown]
 # The workshop states: `num_workers` from 0 to 4 or more, one line, is its biggest single win, and often takes
-# utilization from 20% to 60-80%. Utilization goes with the share of the data ceiling that a run reaches.
+# utilization from 20% to 60-80%. Set beside it how much of the data ceiling a run reaches: the less the step waits,
+# the more often a card has a kernel on it.
 
 # %% claim-workers-measured
 before, after = (point.rate.value / sweep.ceiling.value for point in (sweep.measured[0], sweep.best))
@@ -233,7 +248,7 @@ replay.picture("sweep")
 # | `num_workers` | processes that load in parallel | CPUs - 1, then a sweep |
 # | `pin_memory` | batches in page-locked memory: faster to copy to a card | on with a card |
 # | `persistent_workers` | the workers stay from one epoch to the next | on with workers |
-# | `prefetch_factor` | batches that each worker loads ahead | 2, more if the loader is still slower |
+# | `prefetch_factor` | batches that each worker loads ahead | 2, more if the loader is still slower; `None` without workers |
 
 # %% ask-need-workers
 quiz.ask("04_starve", "need-workers")
@@ -265,10 +280,42 @@ def make_loader(dataset, batch_size, workers):
 # %% check-knobs
 knobs.check(make_loader)  # stuck? knobs.hint()
 
+# %% prove [markdown]
+# ## Proof, on objects of your own
+#
+# `starve.compare(old, new, step)` takes any two loaders and your step, and runs them in turn. `starve.measure(loader,
+# step)` finds the limit of one. Both work in a script of yours as they do here; `step(batch)` is one whole training
+# step on a batch that is on the device. Here the loader that you wrote is held against the one from the beginning:
+
+# %% own-step
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+
+
+def step(batch):
+    loss = nn.functional.cross_entropy(model(batch), labels)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+# %% own-comparison
+written = make_loader(JpegFiles(files), 32, 2)
+if isinstance(written, DataLoader):
+    with chapter.bar("old and new in turn"):
+        print("2 workers against 0:", starve.compare(loader, written, step))
+else:
+    print("First write the call above.")
+model = batch = labels = optimizer = None
+
 # %% exercise-ladder [markdown] minutes=4
 # ## Exercise 2: one rung up
 #
-# More workers spread the decoding over more CPUs. Where that does not suffice, take the work off the CPU:
+# More workers spread the work over more CPUs: N of them bring at most about N times. Where the headroom is far above
+# that, the work itself must become less. Time one `dataset[0]`, and leave out one line after the other, to see what
+# costs. Then: **whatever comes out the same in every epoch can be done once; what is random stays where it is.**
+# Doing it once costs time and room, once, and pays after some epochs. The report says how long it took.
+#
+# For pictures, that makes these rungs:
 #
 # 1. **more workers**, as far as the CPUs go: `start.with_(workers=2)`
 # 2. **decode once**, store the pictures as `uint8`, and crop them on the device:
@@ -276,7 +323,9 @@ knobs.check(make_loader)  # stuck? knobs.hint()
 # 3. **decode on the card**, if there is one: `start.with_(data_path="card-decode")`
 # 4. **fewer, larger files** on a fast disk, where it is the reading that takes long
 #
-# `start` is the run that you measured above. Choose one of the first three.
+# `start` is the run that you measured above. Choose one of the first two; with a card, also the third. A faster run
+# must still learn: what you chose is also held against `start` by its loss on pictures that it never trained on,
+# after the same number of samples.
 
 # %% card-ladder
 ladder = exercise.open("04_starve", "ladder")
@@ -289,7 +338,7 @@ mine = start.with_(data_path="pre-decoded")
 ### END SOLUTION
 
 # %% check-ladder
-trial = ...
+trial = ...  # filled in by the lines below
 if mine is not ...:
     with chapter.bar("trial") as bar:
         trial = climb.try_one(start, mine, job, launcher=launcher, progress=bar)
@@ -303,7 +352,8 @@ assert ladder.check(trial).done
 # ## The whole ladder, on a card
 #
 # The same naive start on a card, as a recording: its mark names the card and the day. Below it stands a recording of
-# the loop: one change after the other, each measured in turn with the run before it.
+# `gpuworkshop loop`: one change after the other, each measured in turn with the run before it. Not all of its changes
+# are about data: BF16 and the batch are chapter 5, the loop itself is chapter 7.
 
 # %% recorded-starve
 replay.show("starve")
@@ -320,10 +370,11 @@ quiz.ask("04_starve", "loaded-not-running")
 # %% take-away [markdown]
 # ## To take away
 #
-# 1. Time the loader alone and the step alone. With 0 workers the two add up; with workers they run side by side, and
-#    the slower one sets the pace. Start with the larger one.
+# 1. Time the loader alone and the step alone, and start with the larger one. With 0 workers they add up; with workers
+#    the slower one sets the pace.
 # 2. Headroom is the most that any loader can bring. Where it is near 1, leave the loader alone.
-# 3. Sweep the workers up to your CPUs. If that does not suffice, decode once or on the card. One change at a time.
+# 3. Sweep the workers up to your CPUs. If that does not suffice, do once what is the same in every epoch. One change
+#    at a time, and old against new in turn.
 
 # %% done
 progress.chapter("04_starve")
