@@ -248,7 +248,7 @@ replay.picture("sweep")
 # | `num_workers` | processes that load in parallel | CPUs - 1, then a sweep |
 # | `pin_memory` | batches in page-locked memory: faster to copy to a card | on with a card |
 # | `persistent_workers` | the workers stay from one epoch to the next | on with workers |
-# | `prefetch_factor` | batches that each worker loads ahead | 2, more if the loader is still slower; `None` without workers |
+# | `prefetch_factor` | batches that each worker loads ahead | 2 or more; `None` without workers |
 
 # %% ask-need-workers
 quiz.ask("04_starve", "need-workers")
