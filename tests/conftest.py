@@ -1,6 +1,7 @@
 """Rules of every test run: nothing touches the learner's own state, and in CI a skip is a failure."""
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ def pytest_configure(config: pytest.Config) -> None:
     state = tempfile.TemporaryDirectory(prefix="gpuworkshop-tests-", ignore_cleanup_errors=True)
     config.add_cleanup(state.cleanup)
     os.environ["GPUWORKSHOP_STATE"] = state.name
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in the background; what tests start must hear it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -60,7 +60,7 @@ class Live:
         self.failure = ""
         """An error of our own that ended the chart; what is watched goes on."""
         self._stopping = threading.Event()
-        self._ending = threading.Lock()
+        self._ending = threading.RLock()
         self._thread = threading.Thread(target=self._run, name="gpuworkshop-live", daemon=True)
 
     @property
@@ -79,15 +79,15 @@ class Live:
 
     def stop(self) -> None:
         """End the chart and leave its last picture; a watch that was given goes on. May be called twice."""
-        with self._ending:
+        with self._ending:  # whoever comes second waits until the last picture is there
             if self._stopping.is_set():
                 return
             self._stopping.set()
-        forget_cell_end(self._cell_ended)
-        if self._end_own:
-            self._end_own()
-        self._look()
-        self._screen.close(self.figure())
+            forget_cell_end(self._cell_ended)
+            if self._end_own:
+                self._end_own()
+            self._look()
+            self._screen.close(self.figure())
 
     def figure(self) -> Figure:
         """The last picture."""
