@@ -16,6 +16,8 @@ from typing import Any, BinaryIO
 import msgspec
 import numpy as np
 
+from gpuworkshop.instruments.intervals import Intervals, union
+
 PIECE = 16 * 2**20
 MOST_EVENTS = 20_000_000
 """Events kept at most; about 60 bytes each. The rest of a longer trace is left out, and that is said."""
@@ -80,6 +82,10 @@ class Events(msgspec.Struct, frozen=True):
     def end(self) -> np.ndarray:
         """Microseconds."""
         return self.start + self.duration
+
+    def times(self, mask: np.ndarray) -> Intervals:
+        """When at least one of the rows of a mask was at work."""
+        return union(self.start[mask], self.end[mask])
 
     def where(self, mask: np.ndarray) -> Events:
         """The rows of a mask or of an index array."""

@@ -23,15 +23,14 @@ class Calls(msgspec.Struct, frozen=True):
     device_total: np.ndarray
 
 
-def calls(trace: Trace) -> Calls:
-    """The nesting of the host events, and the device time that each of them caused."""
+def calls(trace: Trace, launch: np.ndarray) -> Calls:
+    """The nesting of the host events, and the device time that each of them caused; ``launch`` as of `launched_by`."""
     host = trace.host
     parent, outermost = _nested(trace)
     inside = parent >= 0
     cpu_self = host.duration.copy()
     np.subtract.at(cpu_self, parent[inside], host.duration[inside])
     device_self = np.zeros(len(host))
-    launch = launched_by(trace)
     ours = (launch >= 0) & np.isin(trace.device.kind, ON_DEVICE)
     at = launch[ours]
     around = np.where(parent[at] >= 0, parent[at], at)  # a launch belongs to the operator that made it

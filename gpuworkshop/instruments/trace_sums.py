@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from gpuworkshop.instruments.intervals import Intervals, gaps, overlap, union
+from gpuworkshop.instruments.intervals import Intervals, gaps, overlap
 from gpuworkshop.instruments.trace import CALL, COPY, KERNEL, LABEL, ON_DEVICE, OP, SET, Events, Trace
 from gpuworkshop.instruments.trace_calls import Calls, calls, launched_by
 
@@ -127,14 +127,14 @@ class TraceSums(msgspec.Struct, frozen=True):
 
 def sums(trace: Trace, rows: int = 30) -> TraceSums:
     """Add a trace up. ``rows``: how many operators and kernels to keep."""
-    nesting, host, device = calls(trace), trace.host, trace.device
-    launch = launched_by(trace)
+    host, device, launch = trace.host, trace.device, launched_by(trace)
+    nesting = calls(trace, launch)
     names = np.array(trace.names, dtype=object)
     is_call = host.kind == CALL
     waits = waits_for_card(trace)
     kernels = device.where(device.kind == KERNEL)
-    steps = _starting(trace, STEP) & np.isin(host.kind, (LABEL, OP))
-    loader = _starting(trace, LOADER) & nesting.outermost
+    steps = starting(trace, STEP) & np.isin(host.kind, (LABEL, OP))
+    loader = starting(trace, LOADER) & nesting.outermost
     launches = is_call & _holding(trace, LAUNCHES)
     caught = np.zeros(len(host), dtype=bool)
     caught[launch[launch >= 0]] = True
@@ -174,7 +174,8 @@ def _devices(device: Events) -> np.ndarray:
     return np.unique(device.device[np.isin(device.kind, ON_DEVICE)])
 
 
-def _starting(trace: Trace, beginning: str) -> np.ndarray:
+def starting(trace: Trace, beginning: str) -> np.ndarray:
+    """Which host events have a name with this beginning."""
     return _chosen(trace, (row for row, name in enumerate(trace.names) if name.startswith(beginning)))
 
 
@@ -191,7 +192,7 @@ def waits_for_card(trace: Trace) -> np.ndarray:
     """Which host events wait for the card; without the profiler's own last one, behind all steps."""
     waits = (trace.host.kind == CALL) & _holding(trace, SYNCHRONIZES)
     rows = np.flatnonzero(waits)
-    steps = np.flatnonzero(_starting(trace, STEP))
+    steps = np.flatnonzero(starting(trace, STEP))
     if len(rows) and len(steps):
         waits[rows[trace.host.start[rows] >= trace.host.end[steps].max()]] = False
     return waits
@@ -203,10 +204,10 @@ def waits_for_card(trace: Trace) -> np.ndarray:
 def _card_time(trace: Trace, number: int, launch: np.ndarray, loader: np.ndarray, waits: np.ndarray) -> CardTime:
     device = trace.device
     work = np.isin(device.kind, ON_DEVICE) & (device.device == number)
-    talks = work & _is_kind(trace, "communication")
+    talks = work & is_kind(trace, "communication")
     moves = work & np.isin(device.kind, (COPY, SET))
-    computing, talking = _union(device, work & ~talks & ~moves), _union(device, talks)
-    busy, no_copies = _union(device, work), _union(device, work & ~moves)
+    computing, talking = device.times(work & ~talks & ~moves), device.times(talks)
+    busy, no_copies = device.times(work), device.times(work & ~moves)
     span = float(busy.end[-1] - busy.start[0]) or 1.0
     causes = _idle_causes(trace, work, busy, launch, loader, waits)
     return CardTime(
@@ -219,10 +220,6 @@ def _card_time(trace: Trace, number: int, launch: np.ndarray, loader: np.ndarray
         communicating=talking.length / span,
         **{f"idle_{cause}": microseconds / span for cause, microseconds in causes.items()},
     )
-
-
-def _union(events: Events, mask: np.ndarray) -> Intervals:
-    return union(events.start[mask], events.end[mask])
 
 
 def _idle_causes(
@@ -243,9 +240,9 @@ def _idle_causes(
     launched = np.full(len(call), np.inf)
     launched[call >= 0] = host.start[call[call >= 0]]
     late = launched > idle.start
-    in_loader = np.where(late, overlap(idle, _union(host, loader)), 0.0)
+    in_loader = np.where(late, overlap(idle, host.times(loader)), 0.0)
     rest = np.where(late, long - in_loader, 0.0)
-    waited = _inside(_union(host, waits), idle.start)
+    waited = _inside(host.times(waits), idle.start)
     return {
         "loader": float(in_loader.sum()),
         "synchronizing": float(rest[waited].sum()),
@@ -277,7 +274,8 @@ def kind_of(kernel: str) -> str:
     return next((kind for kind, words in _kernel_words() if any(word in plain for word in words)), "other")
 
 
-def _is_kind(trace: Trace, kind: str) -> np.ndarray:
+def is_kind(trace: Trace, kind: str) -> np.ndarray:
+    """Which device events are kernels that do this kind of work."""
     device = trace.device
     names = [row for row in np.unique(device.name[device.kind == KERNEL]) if kind_of(trace.names[row]) == kind]
     return (device.kind == KERNEL) & np.isin(device.name, names)

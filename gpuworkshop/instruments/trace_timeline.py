@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from gpuworkshop.instruments.intervals import Intervals, overlap, union, without
-from gpuworkshop.instruments.trace import CALL, COPY, KERNEL, LABEL, OP, SET, Events, Trace
-from gpuworkshop.instruments.trace_sums import LOADER, STEP, kind_of, waits_for_card
+from gpuworkshop.instruments.intervals import Intervals, overlap, without
+from gpuworkshop.instruments.trace import CALL, COPY, KERNEL, LABEL, OP, SET, Trace
+from gpuworkshop.instruments.trace_sums import LOADER, STEP, is_kind, starting, waits_for_card
 
 SLOTS = 300
 """A step is drawn in so many slots; a bar says how much of its slots is covered."""
@@ -61,8 +61,7 @@ def timeline(trace: Trace) -> Timeline:
 
 def _window(trace: Trace) -> tuple[str | None, float, float]:
     host = trace.host
-    marks = [row for row, name in enumerate(trace.names) if name.startswith(STEP)]
-    steps = host.where(np.isin(host.name, marks) & np.isin(host.kind, (LABEL, OP)))
+    steps = host.where(starting(trace, STEP) & np.isin(host.kind, (LABEL, OP)))
     if len(steps):
         middle = int(np.argsort(steps.duration, kind="stable")[len(steps) // 2])
         return trace.names[steps.name[middle]], float(steps.start[middle]), float(steps.end[middle])
@@ -73,9 +72,9 @@ def _window(trace: Trace) -> tuple[str | None, float, float]:
 def _host(trace: Trace) -> Iterator[tuple[str, str, Intervals]]:
     """All threads of the host together: inside the loader, waiting for the card, or running operators."""
     host = trace.host
-    loads = np.isin(host.name, [row for row, name in enumerate(trace.names) if name.startswith(LOADER)])
-    loading, waiting = _times(host, loads), _times(host, waits_for_card(trace))
-    working = _times(host, np.isin(host.kind, (OP, CALL)) & ~loads)
+    loads = starting(trace, LOADER)
+    loading, waiting = host.times(loads), host.times(waits_for_card(trace))
+    working = host.times(np.isin(host.kind, (OP, CALL)) & ~loads)
     yield "host", "loader", loading
     yield "host", "wait", waiting
     yield "host", "other" if len(trace.device) else "compute", without(without(working, loading), waiting)
@@ -88,15 +87,10 @@ def _card(trace: Trace) -> Iterator[tuple[str, str, Intervals]]:
     if not kernels.any():
         return
     ours = device.device == np.bincount(device.device[kernels]).argmax()
-    talks = [row for row in np.unique(device.name[kernels]) if kind_of(trace.names[row]) == "communication"]
-    talking = kernels & np.isin(device.name, talks)
-    yield "card", "compute", _times(device, ours & kernels & ~talking)
-    yield "copies", "copy", _times(device, ours & np.isin(device.kind, (COPY, SET)))
-    yield "communication", "communication", _times(device, ours & talking)
-
-
-def _times(events: Events, mask: np.ndarray) -> Intervals:
-    return union(events.start[mask], events.end[mask])
+    talking = is_kind(trace, "communication")
+    yield "card", "compute", device.times(ours & kernels & ~talking)
+    yield "copies", "copy", device.times(ours & np.isin(device.kind, (COPY, SET)))
+    yield "communication", "communication", device.times(ours & talking)
 
 
 def _bars(lane: str, kind: str, covered: np.ndarray, milliseconds: float) -> Iterator[Bar]:
