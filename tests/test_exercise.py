@@ -14,7 +14,7 @@ import pytest
 
 from gpuworkshop.course import exercise, material, progress
 from gpuworkshop.course.checks import chapter04
-from gpuworkshop.loop.learning import Judgement
+from gpuworkshop.instruments.learning import Judgement
 from gpuworkshop.report import Origin
 from gpuworkshop.timing import Comparison
 from gpuworkshop.workloads.config import TrainConfig, changed

@@ -18,11 +18,11 @@ from gpuworkshop import state
 from gpuworkshop.child import Tell
 from gpuworkshop.instruments import memory
 from gpuworkshop.instruments.feed import LoaderFault
+from gpuworkshop.instruments.learning import Judgement, Learned, judge
 from gpuworkshop.instruments.starve import StarveResult
 from gpuworkshop.loop import climb, climber, ledger, remedies, trial
 from gpuworkshop.loop.climb import Request
 from gpuworkshop.loop.diagnose import bound, diagnose, ranked
-from gpuworkshop.loop.learning import Judgement, Learned, judge
 from gpuworkshop.loop.ledger import Record
 from gpuworkshop.loop.remedies import Facts, by_id, explaining, proposals
 from gpuworkshop.machine.conditions import conditions

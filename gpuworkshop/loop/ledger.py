@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from gpuworkshop import state
-from gpuworkshop.loop.learning import Judgement
+from gpuworkshop.instruments.learning import Judgement
 from gpuworkshop.machine.conditions import Conditions
 from gpuworkshop.timing import Comparison, Rate
 from gpuworkshop.workloads.config import TrainConfig

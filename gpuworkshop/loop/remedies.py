@@ -13,10 +13,9 @@ from typing import Literal
 
 import msgspec
 
+from gpuworkshop.instruments.learning import Numerics
 from gpuworkshop.machine.allocation import workers_rule
 from gpuworkshop.workloads.config import TrainConfig, changed
-
-Numerics = Literal["same", "close", "training"]
 
 
 class Remedy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

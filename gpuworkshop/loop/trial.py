@@ -12,8 +12,8 @@ import torch
 from gpuworkshop.child import Tell
 from gpuworkshop.instruments import arms
 from gpuworkshop.instruments.feed import LoaderFault
-from gpuworkshop.loop.learning import Judgement, Learned, judge
-from gpuworkshop.loop.remedies import Numerics, explaining
+from gpuworkshop.instruments.learning import Judgement, Learned, Numerics, judge, learn
+from gpuworkshop.loop.remedies import explaining
 from gpuworkshop.loop.trial_result import Trial
 from gpuworkshop.machine import allocation
 from gpuworkshop.machine.conditions import conditions
@@ -22,7 +22,7 @@ from gpuworkshop.report import Origin
 from gpuworkshop.timing import Comparison, Plan, clock_for, in_turn, plan_for
 from gpuworkshop.workloads.config import Job, TrainConfig, changed
 from gpuworkshop.workloads.pictures import PictureFault
-from gpuworkshop.workloads.train import Training, build, endless
+from gpuworkshop.workloads.train import Training, build
 
 CANNOT = (LoaderFault, PictureFault, torch.OutOfMemoryError)
 """What a changed run may meet that the unchanged one does not: then it is refused, and a loop goes on."""
@@ -118,23 +118,10 @@ class Bench:
         return self._learned[key]
 
     def learn(self, training: Training) -> Learned:
-        """Loss on held-out pictures before and after the preset's number of training samples.
-
-        The learning rate falls to zero on the way: at a constant rate the last batches decide where a run ends, and
-        two seeds of one config end further apart than a config that learns worse.
-        """
+        """Loss on held-out samples before and after the preset's number of training samples."""
         if self._held_out is None:
             self._held_out = training.task.held_out()
-        training.use_precision()
-        start, seen = training.held_out_loss(self._held_out), 0
-        for batch in endless(training.loader):
-            training.learn_at(1 - seen / self.job.sizes.learning_samples)
-            x, y = training.prepare(batch)
-            training.step(x, y)
-            seen += len(y)
-            if seen >= self.job.sizes.learning_samples:
-                break
-        return Learned(seen, start, training.held_out_loss(self._held_out))
+        return learn(training, self.job.sizes.learning_samples, self._held_out)
 
 
 def _not_one(names: tuple[str, ...]) -> str:

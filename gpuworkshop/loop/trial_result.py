@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gpuworkshop.loop.learning import Judgement
+from gpuworkshop.instruments.learning import Judgement
 from gpuworkshop.report import Origin
 from gpuworkshop.timing import Comparison, Rate
 from gpuworkshop.workloads.config import TrainConfig

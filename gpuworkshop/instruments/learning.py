@@ -5,10 +5,15 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from gpuworkshop.loop.remedies import Numerics
+if TYPE_CHECKING:  # judging needs no torch
+    from gpuworkshop.workloads.train import Training
+
+Numerics = Literal["same", "close", "training"]
+"""What a change does to the arithmetic: nothing, roundings only, or it alters the training itself."""
 
 WORSE = 0.05
 """How much worse a run may end, as a share of the starting loss, when seeds differ by less than that."""
@@ -61,6 +66,26 @@ def judge(reference: Sequence[Learned], runs: Sequence[Learned], numerics: Numer
     learned = statistics.fmean(run.start for run in reference) - usual
     ok = end - usual <= min(max(2 * spread, WORSE * start), learned / 2)
     return Judgement(ok, f"{'learns as before' if ok else 'learns worse'}: {words}")
+
+
+def learn(training: Training, samples: int, held_out: Sequence[tuple[Any, Any]]) -> Learned:
+    """Loss on held-out batches before and after ``samples`` training samples. Imports torch.
+
+    The learning rate falls to zero on the way: at a constant rate the last batches decide where a run ends, and
+    two seeds of one config end further apart than a config that learns worse.
+    """
+    from gpuworkshop.workloads.train import endless
+
+    training.use_precision()
+    start, seen = training.held_out_loss(held_out), 0
+    for batch in endless(training.loader):
+        training.learn_at(1 - seen / samples)
+        x, y = training.prepare(batch)
+        training.step(x, y)
+        seen += len(y)
+        if seen >= samples:
+            break
+    return Learned(seen, start, training.held_out_loss(held_out))
 
 
 def _mean_end(runs: Sequence[Learned]) -> float:
