@@ -5,6 +5,7 @@ its level in words, and the origin of its numbers beside the title. The module n
 rich is imported when a terminal asks for it.
 """
 
+import datetime
 import re
 import textwrap
 import unicodedata
@@ -44,6 +45,11 @@ class Origin(msgspec.Struct, frozen=True):
         return " · ".join(part for part in parts if part)
 
 
+def measured_here(on: str) -> Origin:
+    """The mark of what is measured in this process, today; `on` is the card or CPU, or what was asked."""
+    return Origin("measured here", on, datetime.date.today().isoformat(), __version__)
+
+
 class Finding(msgspec.Struct, frozen=True):
     """One thing found: the line read first, the measured numbers behind it, the exact fix."""
 
@@ -78,7 +84,7 @@ class Figure(msgspec.Struct, frozen=True):
         return clean(self.text)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return {"text/html": _section(self.alt, _figure_html(self)), "text/plain": str(self)}
+        return {"text/html": section(self.alt, _figure_html(self)), "text/plain": str(self)}
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -147,28 +153,31 @@ def clean(text: str) -> str:
 
 
 @cache
-def _css() -> str:
+def css() -> str:
+    """The style sheet of every report."""
     return (Path(__file__).parent / "figures" / "page.css").read_text(encoding="utf-8")
 
 
-def _e(text: str) -> str:
+def escaped(text: str) -> str:
+    """Text from anywhere as HTML or SVG may hold it, between tags and in an attribute."""
     return escape(clean(text), quote=True)
 
 
-def _section(label: str, body: str) -> str:
-    return f'<section class="gw-report" aria-label="{_e(label)}"><style>{_css()}</style>{body}</section>'
+def section(label: str, body: str) -> str:
+    """A region of a page with the style sheet in it; `body` is HTML."""
+    return f'<section class="gw-report" aria-label="{escaped(label)}"><style>{css()}</style>{body}</section>'
 
 
 def _html(report: Report) -> str:
     head = (
-        f'<p class="gw-title" role="heading" aria-level="3">{_e(report.title)}</p>'
-        f'<p class="gw-origin">{_e(str(report.origin))}</p>'
+        f'<p class="gw-title" role="heading" aria-level="3">{escaped(report.title)}</p>'
+        f'<p class="gw-origin">{escaped(str(report.origin))}</p>'
     )
     findings = "".join(map(_finding_html, report.findings))
     listed = f'<ul class="gw-findings">{findings}</ul>' if findings else ""
     tables = "".join(map(_table_html, report.tables))
     figures = "".join(map(_figure_html, report.figures))
-    return _section(report.title, head + listed + tables + figures)
+    return section(report.title, head + listed + tables + figures)
 
 
 def _finding_html(finding: Finding) -> str:
@@ -176,13 +185,15 @@ def _finding_html(finding: Finding) -> str:
         f'<span class="gw-level"><span class="gw-symbol" aria-hidden="true">{_SYMBOL[finding.level]}</span>'
         f"{finding.level}</span>"
     )
-    evidence = f'<p class="gw-evidence">{_e(finding.evidence)}</p>' if finding.evidence else ""
+    evidence = f'<p class="gw-evidence">{escaped(finding.evidence)}</p>' if finding.evidence else ""
     fix = (
-        f'<p class="gw-fix-name">Fix</p><pre class="gw-fix"><code>{_e(finding.fix)}</code></pre>' if finding.fix else ""
+        f'<p class="gw-fix-name">Fix</p><pre class="gw-fix"><code>{escaped(finding.fix)}</code></pre>'
+        if finding.fix
+        else ""
     )
     return (
         f'<li class="gw-finding gw-{finding.level}">{level}'
-        f'<div class="gw-body"><p class="gw-line">{_e(finding.title)}</p>{evidence}{fix}</div></li>'
+        f'<div class="gw-body"><p class="gw-line">{escaped(finding.title)}</p>{evidence}{fix}</div></li>'
     )
 
 
@@ -190,17 +201,17 @@ def _table_html(table: Table) -> str:
     numeric = _numeric(table)
     kind = ['class="gw-number"' if flag else 'class="gw-words"' for flag in numeric]
     names = zip(kind, table.columns, strict=True)
-    head = "".join(f'<th scope="col" {k}>{_e(name)}</th>' for k, name in names)
+    head = "".join(f'<th scope="col" {k}>{escaped(name)}</th>' for k, name in names)
     rows = "".join(
         "<tr>"
         + "".join(
-            f'<th scope="row" {k}>{_e(cell)}</th>' if place == 0 else f"<td {k}>{_e(cell)}</td>"
+            f'<th scope="row" {k}>{escaped(cell)}</th>' if place == 0 else f"<td {k}>{escaped(cell)}</td>"
             for place, (k, cell) in enumerate(zip(kind, row, strict=True))
         )
         + "</tr>"
         for row in table.rows
     )
-    caption = f"<caption>{_e(table.caption)}</caption>" if table.caption else ""
+    caption = f"<caption>{escaped(table.caption)}</caption>" if table.caption else ""
     return (
         f'<div class="gw-scroll"><table class="gw-table">{caption}<thead><tr>{head}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>"
@@ -209,8 +220,8 @@ def _table_html(table: Table) -> str:
 
 def _figure_html(figure: Figure) -> str:
     return (
-        f'<figure class="gw-figure"><div role="img" aria-label="{_e(figure.alt)}">{figure.svg}</div>'
-        f"<details><summary>This figure as text</summary><pre>{_e(figure.text)}</pre></details></figure>"
+        f'<figure class="gw-figure"><div role="img" aria-label="{escaped(figure.alt)}">{figure.svg}</div>'
+        f"<details><summary>This figure as text</summary><pre>{escaped(figure.text)}</pre></details></figure>"
     )
 
 

@@ -6,14 +6,13 @@ import re
 import textwrap
 from collections.abc import Iterable
 from functools import cache
-from html import escape
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from gpuworkshop.report import WIDTH, clean
+from gpuworkshop.report import WIDTH, clean, css, escaped
 
 T = TypeVar("T")
 Tone = Literal["plain", "right", "wrong", "hint"]
@@ -76,8 +75,7 @@ class Note(msgspec.Struct, frozen=True):
         if self.fold:
             inside = _paragraphs(self.fold.text) + _code(self.fold.code)
             body += f"<details><summary>{inline(self.fold.summary)}</summary>{inside}</details>"
-        label = escape(clean(self.title))
-        return f'<section class="gw-report gw-note gw-{self.tone}" aria-label="{label}">{body}</section>'
+        return f'<section class="gw-report gw-note gw-{self.tone}" aria-label="{escaped(self.title)}">{body}</section>'
 
 
 def letters(items: Iterable[T]) -> dict[str, T]:
@@ -87,7 +85,7 @@ def letters(items: Iterable[T]) -> dict[str, T]:
 
 def inline(text: str) -> str:
     """Escaped text in which `backticks` have become code."""
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(clean(text)))
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escaped(text))
 
 
 def styled(html: str) -> str:
@@ -117,9 +115,7 @@ def bundle(box: Any, note: Note) -> dict[str, Any]:
 
 @cache
 def _css() -> str:
-    here = Path(__file__).parent
-    sheets = (here.parent / "figures" / "page.css", here / "course.css")
-    return "".join(sheet.read_text(encoding="utf-8") for sheet in sheets)
+    return css() + Path(__file__).with_name("course.css").read_text(encoding="utf-8")
 
 
 def _paragraphs(text: tuple[str, ...]) -> str:
@@ -127,7 +123,7 @@ def _paragraphs(text: tuple[str, ...]) -> str:
 
 
 def _code(code: str) -> str:
-    return f"<pre><code>{escape(clean(code))}</code></pre>" if code else ""
+    return f"<pre><code>{escaped(code)}</code></pre>" if code else ""
 
 
 def _wrap(text: str) -> str:

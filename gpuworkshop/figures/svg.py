@@ -5,9 +5,8 @@ word is escaped. The output depends on nothing but the input.
 """
 
 import textwrap
-from html import escape
 
-from gpuworkshop.report import Figure, Origin, clean
+from gpuworkshop.report import Figure, Origin, clean, escaped
 
 WIDTH = 740
 SMALL = 11
@@ -35,7 +34,7 @@ class Drawing:
         """Add one SVG element. `_` in a name becomes `-`; None drops the attribute."""
         kept = {name: value for name, value in attributes.items() if value is not None}
         given = "".join(f' {name.replace("_", "-")}="{_value(value)}"' for name, value in kept.items())
-        self._shapes.append(f"<{tag}{given}>{_escaped(words)}</{tag}>" if words else f"<{tag}{given}/>")
+        self._shapes.append(f"<{tag}{given}>{escaped(words)}</{tag}>" if words else f"<{tag}{given}/>")
 
     def text(
         self,
@@ -114,7 +113,7 @@ class Drawing:
             self.text(WIDTH, height - 4, line, "end", SMALL, quiet=True)
         head = (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {_value(height)}" width="{WIDTH}" '
-            f'style="max-width:100%;height:auto" role="img" aria-label="{_escaped(alt)}" '
+            f'style="max-width:100%;height:auto" role="img" aria-label="{escaped(alt)}" '
             'font-family="\'DejaVu Sans\', Verdana, sans-serif" font-size="12" fill="currentColor">'
         )
         return Figure(head + "".join(self._shapes) + "</svg>", clean(alt), f"{text}\n{origin}")
@@ -130,9 +129,5 @@ def lines(words: str, width: int) -> list[str]:
     return textwrap.wrap(words.replace(" %", "\u00a0%"), width)
 
 
-def _escaped(words: str) -> str:
-    return escape(clean(words), quote=True)
-
-
 def _value(value: float | str) -> str:
-    return _escaped(value) if isinstance(value, str) else f"{value:.1f}".removesuffix(".0")
+    return escaped(value) if isinstance(value, str) else f"{value:.1f}".removesuffix(".0")

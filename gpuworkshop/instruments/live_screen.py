@@ -90,7 +90,7 @@ class Page(Output):
         self._press.on_click(lambda _: stop())
         _answer_at_once(self._press)
         self._below = ipywidgets.HBox([self._press, ipywidgets.HTML(f'<p class="gw-origin">{HINT}</p>')])
-        style = ipywidgets.HTML(f"<style>{report._css()}</style>")
+        style = ipywidgets.HTML(f"<style>{report.css()}</style>")
         box = ipywidgets.VBox([style, self._picture, self._below])
         for name in ("gw-report", "gw-live"):
             box.add_class(name)
@@ -142,7 +142,7 @@ def _picture(figure: Figure) -> str:
 
 
 def _waiting() -> Bundle:
-    html = report._section("Live chart", f'<p class="gw-origin">{WAITING}</p>')
+    html = report.section("Live chart", f'<p class="gw-origin">{WAITING}</p>')
     return {"text/html": html, "text/plain": WAITING}
 
 
@@ -161,18 +161,17 @@ def _display(bundle: Bundle, id: str, update: bool = False) -> None:
 
 def _cell() -> int | None:
     """The number of the cell that runs."""
-    shell = frontend._shell()
-    return getattr(shell, "execution_count", None)
+    return getattr(frontend.shell(), "execution_count", None)
 
 
 def on_cell_end(heard: Callable[[Any], None]) -> None:
     """Have `heard` called with IPython's result after each cell, the present one too; nothing outside IPython."""
-    if shell := frontend._shell():
+    if shell := frontend.shell():
         shell.events.register("post_run_cell", heard)
 
 
 def forget_cell_end(heard: Callable[[Any], None]) -> None:
     """Undo :func:`on_cell_end`."""
-    shell = frontend._shell()
+    shell = frontend.shell()
     if shell and heard in shell.events.callbacks["post_run_cell"]:
         shell.events.unregister("post_run_cell", heard)

@@ -91,11 +91,11 @@ def fits(front: FrontEnd) -> bool:
 
 def look(env: Mapping[str, str] = os.environ, proc: Path = PROC) -> FrontEnd:
     """The front end of this process. To be asked in the kernel itself: a child process does not know its page."""
-    shell = _shell()
-    kind = _SHELLS.get(type(shell).__name__, "") if shell else ""
+    running = shell()
+    kind = _SHELLS.get(type(running).__name__, "") if running else ""
     server = servers.behind_this_kernel(env, proc) if kind == "kernel" else None
     return FrontEnd(
-        kind=_kind(kind, shell, server, env),
+        kind=_kind(kind, running, server, env),
         python=sys.executable or "",
         prefix=sys.prefix,
         ipywidgets=_version("ipywidgets"),
@@ -104,7 +104,7 @@ def look(env: Mapping[str, str] = os.environ, proc: Path = PROC) -> FrontEnd:
     )
 
 
-def _shell() -> Any:
+def shell() -> Any:
     """IPython's shell if this Python runs in one; imports nothing."""
     ask = getattr(sys.modules.get("IPython"), "get_ipython", None)
     return ask() if ask else None

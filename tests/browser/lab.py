@@ -7,10 +7,12 @@ console error, so that a test can say that there was none.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
 import secrets
+import shutil
 import socket
 import subprocess
 import sys
@@ -21,12 +23,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 REPOSITORY = Path(__file__).parents[2]
 BASE_URL = "/node/host/8888/"
 SECONDS = 60
 TOKEN = secrets.token_urlsafe()
 """Other people on the machine must not use the server. In the environment, for a command line can be seen."""
 MANAGER = "@jupyter-widgets/jupyterlab-manager"
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+PACKAGES = ("jupyterlab", "ipywidgets", "playwright", "nbformat", "torch")
+KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
+"""What a notebook that a test makes asks for."""
 FLAGS = (
     "--no-sandbox",
     "--disable-gpu",
@@ -41,6 +49,13 @@ COUNTS = """[...document.querySelectorAll(".jp-Notebook .jp-CodeCell .jp-InputPr
   (prompt) => Number((prompt.textContent.match(/\\[(\\d+)\\]/) || [0, 0])[1]))"""
 """The execution counts of all code cells, 0 for one that has not run."""
 ERROR = "[data-mime-type='application/vnd.jupyter.error']"
+
+
+def skip_where_a_part_is_missing() -> None:
+    """For the top of a module whose tests click: skip it whole, by the name of what is not here."""
+    missing = [f"{name} is not installed" for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if CHROMIUM is None or missing:
+        pytest.skip(", ".join(missing) or "there is no Chromium on this machine", allow_module_level=True)
 
 
 @contextmanager

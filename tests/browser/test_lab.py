@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import lab
 import pytest
 
 from gpuworkshop.course import material, quiz
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-if CHROMIUM is None:
-    pytest.skip("there is no Chromium on this machine", allow_module_level=True)
-for needed in ("jupyterlab", "ipywidgets", "playwright", "nbformat"):
-    if importlib.util.find_spec(needed) is None:
-        pytest.skip(f"{needed} is not installed", allow_module_level=True)
+lab.skip_where_a_part_is_missing()
 
-import lab  # noqa: E402
 import nbformat  # noqa: E402
-from playwright.sync_api import Browser, Locator, expect, sync_playwright  # noqa: E402
+from playwright.sync_api import Browser, Locator, expect  # noqa: E402
 
 CELLS = (
     "from gpuworkshop.course import exercise, predict, progress, quiz",
@@ -40,8 +34,7 @@ CELLS = (
 
 def small_notebook(folder: Path) -> Path:
     """A notebook with all kinds of course cells and nothing to measure."""
-    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    notebook = nbformat.v4.new_notebook(metadata={"kernelspec": kernel})
+    notebook = nbformat.v4.new_notebook(metadata={"kernelspec": lab.KERNEL})
     notebook.cells = [nbformat.v4.new_code_cell(cell) for cell in CELLS]
     nbformat.write(notebook, folder / "small.ipynb")
     return folder / "small.ipynb"
@@ -75,14 +68,6 @@ NOTEBOOKS = {
     "04": (chapter("04_starve"), 240, ASKED_04),
 }
 """What is opened, the seconds that running all its cells may take, and what is asked in it."""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=lab.FLAGS)
-        yield browser
-        browser.close()
 
 
 class Opened(lab.Page):

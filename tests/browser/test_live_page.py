@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import lab
 import pytest
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-if CHROMIUM is None:
-    pytest.skip("there is no Chromium on this machine", allow_module_level=True)
-for needed in ("jupyterlab", "ipywidgets", "playwright", "nbformat", "torch"):
-    if importlib.util.find_spec(needed) is None:
-        pytest.skip(f"{needed} is not installed", allow_module_level=True)
+lab.skip_where_a_part_is_missing()
 
-import lab  # noqa: E402
 import nbformat  # noqa: E402
-from playwright.sync_api import Browser, expect, sync_playwright  # noqa: E402
+from playwright.sync_api import Browser, expect  # noqa: E402
 
 GIB = 2**30
 CARD = {
@@ -65,14 +58,6 @@ COUNT = """(seconds) => new Promise((done) => {
   setTimeout(() => { watcher.disconnect(); done(at); }, 1000 * seconds);
 })"""
 """When the chart on the page was replaced, in ms; one entry for each time that the page was changed."""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=lab.FLAGS)
-        yield browser
-        browser.close()
 
 
 class Chart(lab.Page):
@@ -141,8 +126,7 @@ def chart(
     node = home / "node.json"
     node.write_text(json.dumps({"devices": [CARD]}))
     begin = BEGIN.format(standins=str(lab.REPOSITORY / "tests" / "standins"), node=str(node))
-    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    notebook = nbformat.v4.new_notebook(metadata={"kernelspec": kernel})
+    notebook = nbformat.v4.new_notebook(metadata={"kernelspec": lab.KERNEL})
     notebook.cells = [nbformat.v4.new_code_cell(cell) for cell in (begin, WATCHED, BESIDE)]
     nbformat.write(notebook, root / "live.ipynb")
     with lab.server(root, home) as address:
