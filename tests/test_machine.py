@@ -205,7 +205,7 @@ def test_no_card_is_none(monkeypatch) -> None:
 def test_conditions_name_the_machine_and_survive_a_round_trip() -> None:
     here = conditions.conditions("cpu")
     assert msgspec.json.decode(msgspec.json.encode(here), type=conditions.Conditions) == here
-    assert here.cpus == allocation.cpus().count and f"{here.cpus} CPU cores" in here.machine
+    assert here.cpus == allocation.cpus().count and f"{here.cpus} CPU core" in here.machine
     assert str(here.origin).startswith("measured here · ") and here.machine in str(here.origin)
     assert here.uuid == here.driver == ""
 

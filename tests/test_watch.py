@@ -326,7 +326,8 @@ def test_a_busy_interpreter_does_not_hold_up_the_first_look(monkeypatch) -> None
         while time.process_time() < end:
             pass
     assert len(seen.samples) >= 4
-    assert seen.result.cpu > 0.5 / seen.sampler.cpus.count
+    used = 1.3 / seen.result.seconds / seen.sampler.cpus.count  # on a machine that others use, less than one CPU
+    assert seen.result.cpu > used / 2
 
 
 def test_a_long_wait_is_seen_while_it_lasts() -> None:

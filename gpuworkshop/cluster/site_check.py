@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import date
 from difflib import get_close_matches
 
 from gpuworkshop.cluster import slurm_time
 from gpuworkshop.cluster.discover import Live, LivePartition
 from gpuworkshop.cluster.facts import Family, Partition
 from gpuworkshop.cluster.site import Site
-from gpuworkshop.report import Finding, Origin, Report
+from gpuworkshop.report import Finding, Report, measured_here
 
 _SILENT = Finding(
     "unknown",
@@ -33,7 +32,7 @@ def check(site: Site, live: Live) -> tuple[Finding, ...]:
 def report(site: Site, live: Live, said_by: str = "") -> Report:
     """The check with its mark: asked here, today; `said_by` is what chose this site."""
     chosen = (Finding("ok", f"Which site counts: {said_by}"),) if said_by else ()
-    origin = Origin("measured here", f"Slurm cluster {live.cluster}".rstrip(), date.today().isoformat())
+    origin = measured_here(f"Slurm cluster {live.cluster}".rstrip())
     return Report(f"The site file {site.name} against this Slurm", origin, (*chosen, *check(site, live)))
 
 

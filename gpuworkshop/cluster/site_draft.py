@@ -7,14 +7,13 @@ import os
 import re
 import shlex
 from collections.abc import Iterable
-from datetime import date
 
 from gpuworkshop.cluster import site_show, slurm_time
 from gpuworkshop.cluster.discover import Gres, Live, LivePartition
 from gpuworkshop.cluster.facts import is_name
 from gpuworkshop.cluster.site import VARIABLE, parse
 from gpuworkshop.numbers import counted
-from gpuworkshop.report import Finding, Origin, Report, clean
+from gpuworkshop.report import Finding, Report, clean, measured_here
 
 _DEVEL = re.compile(r"dev|debug|test|inter|short|quick|express", re.IGNORECASE)
 _PROFILE = re.compile(r"[_.-]?\d+g\.\d+gb.*", re.IGNORECASE)
@@ -58,8 +57,7 @@ def report(text: str, live: Live, file: str = "") -> Report:
     what = f"{' and '.join(counts)} of cards, as {cluster} says"
     use = f"export {VARIABLE}={shlex.quote(os.path.abspath(file))}" if file else ""
     done = Finding("ok", f"The draft is written to {file}" if file else "The draft", what, use)
-    origin = Origin("measured here", cluster, date.today().isoformat())
-    return Report(f"A site file for {site.name}", origin, (done, *site_show.findings(site)))
+    return Report(f"A site file for {site.name}", measured_here(cluster), (done, *site_show.findings(site)))
 
 
 def _kinds(live: Live) -> dict[Gres, str]:

@@ -9,12 +9,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 
 from gpuworkshop.course.faces import Note
 from gpuworkshop.machine import gpus
 from gpuworkshop.machine.visible import VARIABLE
-from gpuworkshop.report import Finding, Origin, Report, Table
+from gpuworkshop.report import Finding, Report, Table, measured_here
 
 SECONDS = 30
 ASK = """\
@@ -53,9 +52,10 @@ def report(values: Iterable[str | None]) -> Report | Note:
     rows = [(value, len(gpus.cards(with_value(value)).mine), count(value)) for value in values]
     differ = [value for value, read, given in rows if read != given]
     shown = tuple((_shown(value), str(read), "n/a" if given is None else str(given)) for value, read, given in rows)
-    origin = Origin("measured here", mine[0].name, datetime.now(UTC).date().isoformat())
     table = Table((VARIABLE, "cards, as the kit reads it", "cards that CUDA gives"), shown)
-    return Report("The same values on this machine", origin, (_found(differ, len(rows)),), (table,))
+    return Report(
+        "The same values on this machine", measured_here(mine[0].name), (_found(differ, len(rows)),), (table,)
+    )
 
 
 def _shown(value: str | None) -> str:

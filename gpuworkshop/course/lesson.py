@@ -11,16 +11,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Protocol
 
 from gpuworkshop.child import Bar, Progress
 from gpuworkshop.course.faces import Note
 from gpuworkshop.instruments.starve import StarveResult
 from gpuworkshop.instruments.watch_result import WatchResult
-from gpuworkshop.machine import allocation, gpus
-from gpuworkshop.machine.conditions import Conditions, conditions, processor
-from gpuworkshop.report import Finding, Origin, Report
+from gpuworkshop.machine import gpus
+from gpuworkshop.machine.conditions import Conditions, conditions, host
+from gpuworkshop.report import Finding, Report, measured_here
 from gpuworkshop.timing import Comparison
 
 MIB = 2**20
@@ -126,15 +125,12 @@ def free_card() -> Report:
     """Give back what this kernel holds of its card, and show what is left. Imports torch."""
     import torch
 
-    today = datetime.now(UTC).date().isoformat()
     if not torch.cuda.is_available():
-        here = f"{allocation.cpus().count} CPU cores, {processor()}"
         none = Finding("ok", "There is no card in this session, so none is held")
-        return Report("The card", Origin("measured here", here, today), (none,))
+        return Report("The card", measured_here(host()), (none,))
     gc.collect()
     torch.cuda.empty_cache()
-    origin = Origin("measured here", torch.cuda.get_device_name(), today)
-    return Report("The card", origin, (_held(), _still_yours()))
+    return Report("The card", measured_here(torch.cuda.get_device_name()), (_held(), _still_yours()))
 
 
 def _held() -> Finding:

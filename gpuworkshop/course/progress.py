@@ -12,7 +12,7 @@ import msgspec
 
 from gpuworkshop import state
 from gpuworkshop.course import material
-from gpuworkshop.report import Finding, Origin, Report, Table
+from gpuworkshop.report import Finding, Report, Table, measured_here
 
 FILE = "progress.jsonl"
 Kind = Literal["question", "exercise"]
@@ -57,8 +57,7 @@ def chapter(name: str) -> Report:
         findings.append(Finding("notice", _skipped(broken)))
     if why := state.problem():
         findings.append(Finding("warning", why))
-    origin = Origin("measured here", "your state folder", datetime.now(UTC).date().isoformat())
-    return Report(f"Your progress in chapter {name}", origin, tuple(findings), (table,))
+    return Report(f"Your progress in chapter {name}", measured_here("your state folder"), tuple(findings), (table,))
 
 
 def _skipped(broken: int) -> str:

@@ -6,17 +6,15 @@ import os
 import platform
 import shlex
 import sys
-from datetime import date
 from pathlib import Path
 
 import msgspec
 
-from gpuworkshop import __version__
 from gpuworkshop.course import copies, kernel
 from gpuworkshop.course.copies import Copy
 from gpuworkshop.course.kernel import Kernel
 from gpuworkshop.numbers import counted
-from gpuworkshop.report import Finding, Origin, Report, Table
+from gpuworkshop.report import Finding, Origin, Report, Table, measured_here
 
 FOLDER = Path("~/gpu-workshop")
 _WHAT = {
@@ -45,7 +43,7 @@ def run(folder: Path | None = FOLDER, name: str = kernel.NAME, display_name: str
     refuses and for a folder that cannot be used.
     """
     installed, problem = _kernel(name, display_name)
-    origin = Origin("measured here", platform.node() or "this machine", date.today().isoformat(), __version__)
+    origin = measured_here(platform.node() or "this machine")
     if folder is None:
         return Started(installed, problem, "", "", (), origin)
     place = Path(os.path.abspath(folder.expanduser()))

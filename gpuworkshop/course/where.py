@@ -8,32 +8,29 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from gpuworkshop.course import faces
 from gpuworkshop.course.controls import Control, Status, panel
 from gpuworkshop.course.faces import Note
 from gpuworkshop.machine import allocation, frontend, frontend_findings, interpreter
-from gpuworkshop.machine.conditions import processor
+from gpuworkshop.machine.conditions import host
 from gpuworkshop.machine.frontend import FrontEnd
 from gpuworkshop.numbers import counted
-from gpuworkshop.report import Finding, Origin, Report
+from gpuworkshop.report import Finding, Report, measured_here
 
 
 def report(env: Mapping[str, str] = os.environ) -> Report:
     """The machine, the Python and the page of this kernel. Needs no PyTorch, and says so if there is none."""
     cores = allocation.cpus(env)
     front = frontend.look(env)
-    machine = f"{counted(cores.count, 'CPU core')}, {processor()}"
-    here = Origin("measured here", machine, datetime.now(UTC).date().isoformat())
     found = (
         *_machine(front, env),
         Finding("ok", f"For you here: {counted(cores.count, 'CPU')}", f"said by: {cores.said_by}"),
         *interpreter.findings(interpreter.here(env)),
         *frontend_findings.findings(front),
     )
-    return Report("Where you are", here, found)
+    return Report("Where you are", measured_here(host(cores)), found)
 
 
 def _machine(front: FrontEnd, env: Mapping[str, str]) -> Iterator[Finding]:

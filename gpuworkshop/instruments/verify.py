@@ -6,7 +6,6 @@ step. The calling process never wakes CUDA: a kernel in which this ran holds no 
 
 from __future__ import annotations
 
-import datetime
 import os
 import sys
 import time
@@ -15,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from gpuworkshop import __version__, child
+from gpuworkshop import child
 from gpuworkshop.child import ChildFailed, Progress
 from gpuworkshop.cluster import site
 from gpuworkshop.instruments import verify_first
@@ -24,9 +23,9 @@ from gpuworkshop.instruments.verify_findings import findings, report
 from gpuworkshop.instruments.verify_first import First
 from gpuworkshop.instruments.verify_result import Caller, Expected, Place, Stopped, VerifyResult, expected
 from gpuworkshop.machine import disk, frontend, interpreter
-from gpuworkshop.machine.conditions import processor
+from gpuworkshop.machine.conditions import host
 from gpuworkshop.machine.nvml import Nvml
-from gpuworkshop.report import Origin, Report
+from gpuworkshop.report import Origin, Report, measured_here
 
 __all__ = ["VerifyResult", "findings", "report", "run"]
 
@@ -194,5 +193,4 @@ def _families() -> Iterator[tuple[str, str, str]]:
 def origin(first: First) -> Origin:
     """The mark of a result: the card, or the CPU where there is none."""
     kinds = dict.fromkeys(card.name for card in first.cards.mine)
-    on = ", ".join(kinds) or f"{first.cpus.count} CPU cores, {processor()}"
-    return Origin("measured here", on, datetime.date.today().isoformat(), __version__)
+    return measured_here(", ".join(kinds) or host(first.cpus))

@@ -6,16 +6,13 @@ Two doors: ``with Watch() as seen: ...`` around lines in this process, a noteboo
 
 from __future__ import annotations
 
-import datetime
 import os
-import platform
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from gpuworkshop import __version__
 from gpuworkshop.instruments import launched
 from gpuworkshop.instruments.card_reader import CardReader
 from gpuworkshop.instruments.command import CannotStart, running
@@ -24,8 +21,7 @@ from gpuworkshop.instruments.samples import MEANS, CardSample, Sample, WatchedCa
 from gpuworkshop.instruments.watch_findings import findings
 from gpuworkshop.instruments.watch_report import map, processes_report, report
 from gpuworkshop.instruments.watch_result import CardWatch, TorchMemory, WatchResult
-from gpuworkshop.machine.conditions import Conditions, processor
-from gpuworkshop.numbers import counted
+from gpuworkshop.machine import conditions
 from gpuworkshop.report import Report
 from gpuworkshop.timing import Rate, level
 
@@ -117,7 +113,9 @@ def read(sampler: Sampler, what: str, asked: float = INTERVAL) -> WatchResult:
     samples, cards = list(sampler.samples), sampler.cards
     seconds = samples[-1].at if samples else 0.0
     watched = tuple(_card(reader, samples, sampler) for reader in sampler.readers)
-    here = _conditions(sampler)
+    found = [reader.card for reader in sampler.readers]
+    device = f"cuda:{found[0].cuda or 0}" if found else "cpu"
+    here = conditions.known(device, found, sampler.cpus, sampler.driver)
     return WatchResult(
         what=what,
         seconds=seconds,
@@ -207,28 +205,6 @@ def _notes(sampler: Sampler, asked: float) -> Iterator[str]:
         yield f"Looked every {sampler.interval:g} s, not every {asked:g} s: the driver has nothing new any sooner"
     for lost in sampler.cards.lost if sampler.cards else ():
         yield f"Card {lost.physical} does not answer: {lost.words}"
-
-
-def _conditions(sampler: Sampler) -> Conditions:
-    """Where this was measured; asks nothing of a driver and does not import torch."""
-    cards = [reader.card for reader in sampler.readers]
-    names = sorted({card.name for card in cards})
-    counts = {name: sum(card.name == name for card in cards) for name in names}
-    title = ", ".join(name if count == 1 else f"{count} x {name}" for name, count in counts.items())
-    torch = sys.modules.get("torch")
-    return Conditions(
-        device=f"cuda:{cards[0].cuda or 0}" if cards else "cpu",
-        machine=title or f"{counted(sampler.cpus.count, 'CPU core')}, {processor()}",
-        uuid=cards[0].uuid if cards else "",
-        driver=sampler.driver,
-        cpus=sampler.cpus.count,
-        cpus_said_by=sampler.cpus.said_by,
-        threads=torch.get_num_threads() if torch else None,
-        python=platform.python_version(),
-        torch=str(torch.__version__) if torch else "",
-        kit=__version__,
-        date=datetime.date.today().isoformat(),
-    )
 
 
 def _last(values: Iterable):

@@ -11,17 +11,16 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Protocol
 
-from gpuworkshop import __version__
 from gpuworkshop.figures.live import Meter, Row, live_strip
 from gpuworkshop.instruments import idle, live_rows
 from gpuworkshop.instruments.live_screen import Screen, forget_cell_end, on_cell_end, screen_for
 from gpuworkshop.instruments.samples import Sample, WatchedCard
 from gpuworkshop.instruments.watch import Watch
 from gpuworkshop.machine.conditions import processor
-from gpuworkshop.report import Figure, Origin
+from gpuworkshop.report import Figure, Origin, measured_here
 
 PERIOD = 0.25
 """Seconds from one picture to the next."""
@@ -185,5 +184,4 @@ def _alone() -> Live:
 
 
 def _origin(cards: Sequence[WatchedCard]) -> Origin:
-    on = ", ".join(dict.fromkeys(card.name for card in cards)) or processor()
-    return Origin("measured here", on, datetime.now(UTC).date().isoformat(), __version__)
+    return measured_here(", ".join(dict.fromkeys(card.name for card in cards)) or processor())

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import datetime
 import platform
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from gpuworkshop import __version__
 from gpuworkshop.machine import allocation, gpus
+from gpuworkshop.machine.allocation import Cpus
+from gpuworkshop.machine.device import Card
+from gpuworkshop.numbers import counted
 from gpuworkshop.report import Origin
 
 
@@ -26,6 +31,7 @@ class Conditions(msgspec.Struct, frozen=True):
     """Of PyTorch; None where it does not run in the measuring process."""
     python: str
     torch: str
+    """Version of PyTorch; "" where it does not run in the measuring process."""
     kit: str
     date: str
 
@@ -41,23 +47,42 @@ class Conditions(msgspec.Struct, frozen=True):
 
 def conditions(device: str = "cpu") -> Conditions:
     """The conditions of this process on ``device`` ("cpu" or "cuda:0"). Imports torch."""
-    import torch
+    import torch  # noqa: F401  its version and its threads belong to the conditions
 
     card = gpus.card(device)
-    cores = allocation.cpus()
+    return known(device, [card] if card else [], allocation.cpus(), card.driver if card else "")
+
+
+def known(device: str, cards: Sequence[Card], cores: Cpus, driver: str) -> Conditions:
+    """The same from what is known already; asks nothing of a driver, and of PyTorch only where it runs here."""
+    torch = sys.modules.get("torch")
     return Conditions(
         device=device,
-        machine=card.name if card else f"{cores.count} CPU cores, {processor()}",
-        uuid=card.uuid if card else "",
-        driver=card.driver if card else "",
+        machine=_title(cards) or host(cores),
+        uuid=cards[0].uuid if cards else "",
+        driver=driver,
         cpus=cores.count,
         cpus_said_by=cores.said_by,
-        threads=torch.get_num_threads(),
+        threads=torch.get_num_threads() if torch else None,
         python=platform.python_version(),
-        torch=str(torch.__version__),
+        torch=str(torch.__version__) if torch else "",
         kit=__version__,
         date=datetime.date.today().isoformat(),
     )
+
+
+def _title(cards: Sequence[Card]) -> str:
+    """The kinds of cards, each with its number where there are several; "" for none."""
+    names = sorted(card.name for card in cards)
+    return ", ".join(
+        name if names.count(name) == 1 else f"{names.count(name)} x {name}" for name in dict.fromkeys(names)
+    )
+
+
+def host(cores: Cpus | None = None) -> str:
+    """What a number was measured on where no card was: the CPUs of the allocation and their processor."""
+    cores = cores or allocation.cpus()
+    return f"{counted(cores.count, 'CPU core')}, {processor()}"
 
 
 def processor() -> str:
