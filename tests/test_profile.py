@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from gpuworkshop import cli
 from gpuworkshop.instruments import nsight, profile
 from gpuworkshop.instruments.profile import CannotProfile
-from gpuworkshop.instruments.profile_result import ProfileResult, findings, report, short, signs
+from gpuworkshop.instruments.profile_result import ProfileResult, brief, findings, report, short, signs
 from gpuworkshop.instruments.trace import read
 from gpuworkshop.instruments.trace_sums import sums
 from gpuworkshop.timing import Plan
@@ -143,6 +143,64 @@ def test_communication_that_nothing_hides_is_a_warning(tmp_path) -> None:
     assert "rank 1 of 4" in text
 
 
+def test_a_label_holds_what_another_thread_launches_meanwhile(tmp_path) -> None:
+    """On a card the backward pass runs on a thread of PyTorch's own."""
+    traced = Traced()
+    with traced.step():
+        with traced.label("forward"):
+            traced.op("aten::mm", 20, [("sgemm", 100)])
+        traced.idle(5)
+        with traced.label("backward"):
+            traced.op("MmBackward0", 50, [("sgemm", 300)])
+    for event in traced.events:
+        if event["ts"] > 1_020 and event["cat"] in ("cpu_op", "cuda_runtime"):
+            event["tid"] += 1
+    rows = {row.name: row for row in of(traced, tmp_path).sums.labels}
+    assert (rows["forward"].device_total, rows["backward"].device_total) == (100, 300)
+
+
+def test_labels_of_pytorch_are_not_called_yours(tmp_path) -> None:
+    traced = Traced()
+    with traced.step(), traced.label("mine"), traced.label("Optimizer.step#AdamW.step"):
+        traced.op("aten::mm", 20, [("sgemm", 100)])
+    (labels,) = [table for table in report(of(traced, tmp_path)).tables if table.columns[0] == "Your label"]
+    assert [row[0] for row in labels.rows] == ["mine"]
+
+
+def test_the_loader_has_its_row_and_the_times_say_of_what_they_are(tmp_path) -> None:
+    result = of(planted("loader"), tmp_path)
+    table = report(result).tables[0]
+    assert table.rows[-1][:5] == ("DataLoader", "0", "0", "10.0", "10.0")
+    assert "in ms, over all 5 profiled steps" in table.caption and "plain step is shorter" in table.caption
+    assert brief(result, rows=1).tables[0].rows[-1][0] == "DataLoader"
+
+
+def test_without_a_card_the_loader_and_copies_are_read_from_the_top_row(tmp_path) -> None:
+    traced = Traced()
+    with traced.step():
+        traced.loader(900)
+        traced.op("aten::mm", 100)
+    result = of(traced, tmp_path)
+    assert "Top row: DataLoader, 90% of the CPU time" in said(result)
+    assert report(result).tables[0].rows[0][:3] == ("DataLoader", "n/a", "n/a")
+    moved = Traced()
+    with moved.step():
+        moved.op("aten::copy_", 300)
+        moved.op("aten::mm", 100)
+    assert "warning: Top row: aten::copy_, 75% of the CPU time" in said(of(moved, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("allowed", "words"), [(True, "may read"), (False, "only administrators"), (None, "not known")]
+)
+def test_the_next_rungs_are_lines_with_the_top_kernel(tmp_path, allowed, words) -> None:
+    result = msgspec.structs.replace(of(planted("launching"), tmp_path), counters=allowed)
+    (rungs,) = [found for found in findings(result) if "next rungs" in found.title]
+    assert words in rungs.evidence
+    systems, compute = rungs.fix.splitlines()
+    assert systems.startswith("nsys profile") and "regex:sgemm" in compute and compute.endswith("python train.py")
+
+
 def test_findings_and_report_hold_every_face_and_no_markup_of_a_name(tmp_path) -> None:
     traced = Traced()
     with traced.step(), traced.label("<script>alert(1)</script>"):
@@ -254,6 +312,12 @@ def test_p01_no_renamed_field_is_read_and_nothing_warns(tmp_path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", FutureWarning)
         profile.measure(loader(), Small().step, trace_file=tmp_path / "t.gz", device="cpu", **PLENTY)
+
+
+def test_a_measured_profile_says_whether_counters_are_allowed(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(nsight, "counters_allowed", lambda: False)
+    result = profile.measure(loader(), Small().step, trace_file=tmp_path / "t.gz", device="cpu", **PLENTY)
+    assert result.counters is False and profile.read(tmp_path / "t.gz").counters is None
 
 
 def test_an_error_of_the_step_comes_out_and_the_profiler_is_ended(tmp_path) -> None:

@@ -10,9 +10,13 @@ from pathlib import Path
 PARAMETERS = Path("/proc/driver/nvidia/params")
 STATUS = Path("/proc/self/status")
 CAP_SYS_ADMIN, CAP_PERFMON = 21, 38
+FOLDER = "${SCRATCH:-.}"
+"""Where what they write goes: scratch where there is such a variable, else the present folder; it can be gigabytes."""
+YOURS = ("python", "train.py")
+"""Stands for the learner's own command where none is known."""
 
 
-def systems(command: Sequence[str], folder: str = "$SCRATCH", seconds: int = 60) -> str:
+def systems(command: Sequence[str], folder: str = FOLDER, seconds: int = 60) -> str:
     """The Nsight Systems line: which kernel, copy and call ran when, on every thread and card."""
     return (
         f"nsys profile --trace=cuda,nvtx,osrt,cudnn,cublas --duration={seconds} "
@@ -20,7 +24,7 @@ def systems(command: Sequence[str], folder: str = "$SCRATCH", seconds: int = 60)
     )
 
 
-def compute(command: Sequence[str], folder: str = "$SCRATCH", kernel: str = "", launches: int = 5) -> str:
+def compute(command: Sequence[str], folder: str = FOLDER, kernel: str = "", launches: int = 5) -> str:
     """The Nsight Compute line: one kernel's occupancy, bandwidth and place under the roofline.
 
     ``kernel`` is a part of its name; the first ``launches`` of it are looked at, after a warm-up of 50 launches.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import gzip
+import os
 import shutil
 import tempfile
 import time
@@ -27,6 +28,7 @@ from gpuworkshop.workloads.config import Job, TrainConfig
 
 __all__ = ["ProfileResult", "findings", "measure", "read", "report", "run"]
 
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or its own log lines stand on stderr, in red in a notebook
 STEPS = 20
 WARM_UP, PROFILER_WARM_UP = 5, 3
 WARM_UP_SECONDS = 1.0
@@ -58,7 +60,7 @@ def measure(
     ``trace_file``; by default in the state folder, where the newest few stay. Raises CannotProfile where another
     profiler is at work or the loader ends too early, LoaderFault for a loader that cannot be measured.
     """
-    from gpuworkshop.instruments import arms
+    from gpuworkshop.instruments import arms, nsight
     from gpuworkshop.instruments.feed import Feed
     from gpuworkshop.machine.conditions import conditions
     from gpuworkshop.machine.gpus import default_device
@@ -88,6 +90,7 @@ def measure(
         trace_bytes=kept.stat().st_size,
         conditions=here,
         origin=here.origin,
+        counters=nsight.counters_allowed(),
     )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import msgspec
 
+from gpuworkshop.instruments import nsight
 from gpuworkshop.instruments.trace_sums import CardTime, Copies, Row, TraceSums
 from gpuworkshop.instruments.trace_timeline import Timeline
 from gpuworkshop.machine.conditions import Conditions
@@ -17,13 +18,18 @@ from gpuworkshop.timing import Rate
 from gpuworkshop.workloads.config import TrainConfig
 
 GAPS = 0.10
-"""Share of idle time on the card from which gaps are a sign."""
+"""Share of the time from which idling is a sign: of the card's time in gaps, of the host's time in the DataLoader."""
+A_CAUSE = 0.05
+"""Share of the card's time from which one cause of its gaps is named, where they are a sign."""
 COPYING = 0.05
 """Share of the card's time in copies that nothing hides from which they are a sign."""
 HEAVY = ("aten::mm", "aten::addmm", "aten::bmm", "aten::convolution", "aten::mkldnn_convolution", "aten::linear",
          "aten::_slow_conv2d_forward", "aten::convolution_backward", "aten::native_batch_norm",
          "aten::_scaled_dot_product_flash_attention_for_cpu")  # fmt: skip
 """Operators that belong on the card: where they take CPU time and no time of the card, the work is not there."""
+COPY = "aten::copy_"
+PYTORCHS_OWN = ("Optimizer.", "DistributedDataParallel.", "FSDP::", "Torch-Compiled Region", "## ", "nccl:", "gloo:")
+"""How labels begin that PyTorch sets by itself, so that nobody has to look for them in a script."""
 LOST = 0.05
 """Share of launches without a kernel in the trace from which its times are a lower bound."""
 
@@ -46,6 +52,8 @@ class ProfileResult(msgspec.Struct, frozen=True):
     origin: Origin
     config: TrainConfig | None = None
     planted: str = ""
+    counters: bool | None = None
+    """Whether Nsight Compute may read the card's counters where this was measured; None: not known."""
 
     @property
     def plain_ms(self) -> float | None:
@@ -76,7 +84,7 @@ def signs(sums: TraceSums) -> tuple[Seen, ...]:
     if card:
         gaps = {"loader": card.idle_loader, "synchronizing": card.idle_synchronizing, "launching": card.idle_launching}
         if card.idle >= GAPS:
-            found += [Seen(sign, share) for sign, share in gaps.items() if share >= GAPS / 2]
+            found += [Seen(sign, share) for sign, share in gaps.items() if share >= A_CAUSE]
         if card.only_copying >= COPYING:
             found.append(Seen("copies", card.only_copying))
     elif sums.host_span and sums.loader / sums.host_span >= GAPS:
@@ -95,22 +103,31 @@ def not_on_card(sums: TraceSums) -> float:
 def findings(result: ProfileResult) -> Iterator[Finding]:
     """What a profile says, as a pure function of it."""
     sums = result.sums
+    yield from _reading(result)
+    if sums.cards:
+        yield _launches(sums)
+        yield from _synchronizations(sums)
+        yield from _communication(sums.main)
+    if result.slowed_by_profiling:
+        title = f"Take times from plain steps: {number(result.plain_ms)} ms"
+        evidence = f"a profiled step took {result.slowed_by_profiling:.1f}x as long: read its times as shares"
+        yield Finding("notice", title, evidence)
+    if sums.cards:
+        yield _rungs(result)
+
+
+def _reading(result: ProfileResult) -> Iterator[Finding]:
+    """What is read first: whether the trace is whole, busy or not, the signs, the top row."""
+    sums = result.sums
     if result.planted:
-        yield Finding("notice", f"Planted: {result.planted}", "a real wait, put there to stand for slow storage")
+        yield Finding("notice", f"Planted: {result.planted}", "put there on purpose; what it does here is real")
     yield from _completeness(result)
     if sums.cards:
         yield _busy(sums, sums.main)
         yield from (_sign(sums, seen) for seen in signs(sums))
         yield _top_row(sums)
-        yield _launches(sums)
-        yield from _synchronizations(sums)
-        yield from _communication(sums.main)
     else:
         yield from _no_card(result)
-    if result.slowed_by_profiling:
-        title = f"Take times from plain steps: {number(result.plain_ms)} ms"
-        evidence = f"a profiled step took {result.slowed_by_profiling:.1f}x as long; only its shares are shown"
-        yield Finding("notice", title, evidence)
 
 
 def _completeness(result: ProfileResult) -> Iterator[Finding]:
@@ -136,17 +153,15 @@ def _no_card(result: ProfileResult) -> Iterator[Finding]:
         yield Finding(
             "unknown",
             "No times of the card were recorded",
-            "the profiler's part for the card (CUPTI) could not start: another profiler holds it, counters are kept "
-            "for administrators, or LD_LIBRARY_PATH holds the CUPTI of another CUDA",
-            "end other profilers, unset LD_LIBRARY_PATH; until then measure with events: gpuworkshop starve",
+            "either nothing was launched on it, or the profiler's part for the card (CUPTI) could not start: another "
+            "profiler holds it, counters are kept for administrators, or LD_LIBRARY_PATH holds another CUDA's CUPTI",
+            "print(next(model.parameters()).device); if that is the card, end other profilers and unset "
+            "LD_LIBRARY_PATH; KINETO_LOG_LEVEL=0 shows its errors; until then measure with events: gpuworkshop starve",
         )
     for seen in signs(result.sums):
         yield _sign(result.sums, seen)
     if result.sums.operators and not result.sums.launches and result.device == "cpu":
-        top = result.sums.operators[0]
-        yield Finding(
-            "ok", f"Top row: {top.name}, {_share(top.cpu_self, _cpu(result.sums))} of the CPU time", _calls(top)
-        )
+        yield _top_row_of_cpu(result.sums)
 
 
 def _busy(sums: TraceSums, card: CardTime) -> Finding:
@@ -223,6 +238,17 @@ def _top_row(sums: TraceSums) -> Finding:
     return Finding("ok", f"Top row: {top.name}, {_share(top.device_self, whole)} of the kernels' time", kinds)
 
 
+def _top_row_of_cpu(sums: TraceSums) -> Finding:
+    top = _ranked(sums)[0]
+    title = f"Top row: {top.name}, {_share(top.cpu_self, _cpu(sums))} of the CPU time"
+    if top.name == COPY:
+        return Finding("warning", title, f"{_calls(top)}: data is moved and converted, not computed with", CONVERTING)
+    return Finding("ok", title, _calls(top))
+
+
+CONVERTING = "one dtype and layout from the start: no .double(), .float() or .contiguous() in every step"
+
+
 def _launches(sums: TraceSums) -> Finding:
     each = sums.per_step(sums.kernels)
     count = f"{each:,.0f} kernels a step" if each else f"{sums.kernels:,} kernels"
@@ -245,6 +271,20 @@ def _communication(card: CardTime) -> Iterator[Finding]:
         level: Level = "ok" if card.only_communicating < GAPS else "warning"
         title = f"Communication takes {card.communicating:.0%} of the time; computing hides {hidden:.0%} of it"
         yield Finding(level, title, f"not hidden: {card.only_communicating:.0%} of the card's time")
+
+
+def _rungs(result: ProfileResult) -> Finding:
+    """The lines of the two rungs above, for what is on the first place here."""
+    may = {
+        True: "Nsight Compute may read the card's counters here",
+        False: "only administrators may read the card's counters here, as Nsight Compute must; the timeline needs none",
+        None: "whether the card's counters may be read, as Nsight Compute must, is not known here",
+    }[result.counters]
+    kernel = next((short(one.name).partition(" ")[0] for one in result.sums.top_kernels), "")
+    lines = (nsight.systems(nsight.YOURS), nsight.compute(nsight.YOURS, kernel=kernel))
+    return Finding(
+        "notice", "Not clear yet? The next rungs: every thread in order, then one kernel", may, "\n".join(lines)
+    )
 
 
 def _each(sums: TraceSums, microseconds: float) -> str:
@@ -271,7 +311,16 @@ def _share(part: float, whole: float) -> str:
 
 
 def _cpu(sums: TraceSums) -> float:
-    return sum(row.cpu_self for row in (*sums.operators, *sums.labels))
+    return sum(row.cpu_self for row in (*_ranked(sums), *sums.labels))
+
+
+def _ranked(sums: TraceSums) -> list[Row]:
+    """Operators and the DataLoader, the most time of their own first; with a card the DataLoader last."""
+    if sums.loading is None:
+        return list(sums.operators)
+    if sums.cards:
+        return [*sums.operators, sums.loading]
+    return sorted((*sums.operators, sums.loading), key=lambda row: -row.cpu_self)
 
 
 def _calls(row: Row) -> str:
@@ -287,8 +336,8 @@ def report(result: ProfileResult) -> Report:
 
     sums = result.sums
     tables = [_operators(sums)]
-    if sums.labels:
-        tables.append(_table(sums.labels[:10], "Your labels", "Label", "what each covers, with all that it calls"))
+    if yours := [row for row in sums.labels if not row.name.startswith(PYTORCHS_OWN)]:
+        tables.append(_labels(sums, yours[:10]))
     if sums.top_kernels:
         tables.append(_kernels(sums))
     where = f"trace: {result.trace_file} ({result.trace_bytes / 1e6:.1f} MB)"
@@ -297,28 +346,56 @@ def report(result: ProfileResult) -> Report:
     return Report(title, result.origin, found, tuple(tables), (step_timeline(result.timeline, result.origin),))
 
 
+def brief(result: ProfileResult, rows: int = 5) -> Report:
+    """What is read first, and no more: the signs, the first rows of the table, the timeline of one step."""
+    from gpuworkshop.figures.timeline import step_timeline
+
+    figure = step_timeline(result.timeline, result.origin)
+    title = f"Profile: {result.workload}"
+    return Report(title, result.origin, tuple(_reading(result)), (_operators(result.sums, rows),), (figure,))
+
+
 def _operators(sums: TraceSums, rows: int = 10) -> Table:
+    """The table of the course: the operators that took most time by themselves, in ms over all profiled steps."""
     by = "the card's own time" if sums.cards else "CPU time"
-    return _table(sums.operators[:rows], f"Top rows, by {by}", "Name", "CUDA: time of the card, ms; n/a: no card")
-
-
-def _table(rows: tuple[Row, ...], title: str, name: str, note: str) -> Table:
-    def ms(microseconds: float) -> str:
-        return number(microseconds / 1e3)
-
-    on_card = any(row.device_total for row in rows)
-    cells = [
+    columns = ("Name", "CUDA total", "Self CUDA", "CPU total", "Self CPU", "Calls")
+    cells = (
         (
             row.name,
-            ms(row.device_total) if on_card else "n/a",
-            ms(row.device_self) if on_card else "n/a",
-            ms(row.cpu_total),
-            ms(row.cpu_self),
+            *(_ms(time) if sums.cards else "n/a" for time in (row.device_total, row.device_self)),
+            _ms(row.cpu_total),
+            _ms(row.cpu_self),
             f"{row.calls:,}",
         )
-        for row in rows
-    ]
-    return Table((name, "CUDA total", "Self CUDA", "CPU total", "Self CPU", "Calls"), tuple(cells), f"{title}. {note}")
+        for row in _first(sums, rows)
+    )
+    return Table(columns, tuple(cells), f"Top rows, by {by}. {_unit(sums)} Self: without what it calls")
+
+
+def _first(sums: TraceSums, rows: int) -> list[Row]:
+    """The first rows; with a card the DataLoader's stands below them, for it has no time there."""
+    ranked = _ranked(sums)
+    below = ranked[-1:] if sums.cards and sums.loading and len(ranked) > rows else []
+    return [*ranked[: rows - len(below)], *below]
+
+
+def _labels(sums: TraceSums, rows: Sequence[Row]) -> Table:
+    cells = (
+        (row.name, _ms(row.device_total) if sums.cards else "n/a", _ms(row.cpu_total), f"{row.calls:,}") for row in rows
+    )
+    return Table(("Your label", "CUDA total", "CPU total", "Calls"), tuple(cells), f"Your labels. {_unit(sums)}")
+
+
+def _unit(sums: TraceSums) -> str:
+    """What the times of a table are: profiled steps are longer than plain ones."""
+    over = f"all {counted(sums.steps, 'profiled step')}" if sums.steps else "the whole trace"
+    return f"Times in ms, over {over}: compare the rows, a plain step is shorter." + (
+        "" if sums.cards else " n/a: no card."
+    )
+
+
+def _ms(microseconds: float) -> str:
+    return number(microseconds / 1e3)
 
 
 def _kernels(sums: TraceSums, rows: int = 8) -> Table:
@@ -328,7 +405,7 @@ def _kernels(sums: TraceSums, rows: int = 8) -> Table:
             short(kernel.name),
             kernel.kind,
             f"{kernel.calls:,}",
-            number(kernel.microseconds / 1e3),
+            _ms(kernel.microseconds),
             _share(kernel.microseconds, whole),
         )
         for kernel in sums.top_kernels[:rows]

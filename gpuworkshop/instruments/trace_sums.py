@@ -114,6 +114,8 @@ class TraceSums(msgspec.Struct, frozen=True):
     card: str
     events: int
     notes: tuple[str, ...]
+    loading: Row | None = None
+    """All calls of the DataLoader by the thread that trains; None where there were none."""
 
     @property
     def main(self) -> CardTime | None:
@@ -157,12 +159,13 @@ def sums(trace: Trace, rows: int = 30) -> TraceSums:
         loader=float(host.duration[loader].sum()),
         host_span=_span(host),
         operators=_rows(names, host, nesting, host.kind == OP, rows),
-        labels=_rows(names, host, nesting, (host.kind == LABEL) & ~steps & ~loader, rows),
+        labels=_labels(trace, _rows(names, host, nesting, (host.kind == LABEL) & ~steps & ~loader, rows), launch),
         rank=trace.rank,
         world_size=trace.world_size,
         card=trace.card,
         events=len(host) + len(device),
         notes=trace.notes,
+        loading=_together("DataLoader", _rows(names, host, nesting, loader, len(host))),
     )
 
 
@@ -319,6 +322,31 @@ def _direction(name: str) -> str:
 
 
 # Rows
+
+
+def _labels(trace: Trace, rows: tuple[Row, ...], launch: np.ndarray) -> tuple[Row, ...]:
+    """The rows of labels, with the device time of all that was launched while they were open, on whatever thread.
+
+    With a card the backward pass launches from a thread of PyTorch's own, on which the learner's label is not open.
+    """
+    host, device = trace.host, trace.device
+    ours = (launch >= 0) & np.isin(device.kind, ON_DEVICE)
+    launched, time = host.start[launch[ours]], device.duration[ours]
+    if not len(time):
+        return rows
+    names = np.array(trace.names, dtype=object)[host.name]
+    open_ = {row.name: host.times((host.kind == LABEL) & (names == row.name)) for row in rows}
+    return tuple(
+        msgspec.structs.replace(row, device_total=float(time[_inside(open_[row.name], launched)].sum())) for row in rows
+    )
+
+
+def _together(name: str, rows: tuple[Row, ...]) -> Row | None:
+    """Rows of the same kind as one, under one name."""
+    if not rows:
+        return None
+    columns = [column for column in Row.__struct_fields__ if column != "name"]
+    return Row(name, *(sum(getattr(row, column) for row in rows) for column in columns))
 
 
 def _rows(names: np.ndarray, host: Events, nesting: Calls, mask: np.ndarray, keep: int) -> tuple[Row, ...]:
