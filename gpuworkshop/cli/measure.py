@@ -7,7 +7,17 @@ from typing import Annotated, Any, Literal
 from cyclopts import Group, Parameter
 
 from gpuworkshop.cli.base import AsJson, BadInput, Switch, app, bad_input, progress_bar, show
-from gpuworkshop.workloads.config import DataPath, Job, MemoryFormat, Precision, ReadsLoss, TrainConfig, seconds
+from gpuworkshop.workloads.config import (
+    Calls,
+    DataPath,
+    Job,
+    MemoryFormat,
+    Precision,
+    ReadsLoss,
+    TrainConfig,
+    Transform,
+    seconds,
+)
 
 WHERE = Group("The job, and where it runs")
 SETTINGS = Group("Settings of the run; what is not given stays at the naive start")
@@ -21,8 +31,8 @@ class Where:
     Attributes
     ----------
     preset
-        Built-in workload: pictures (tiny, card) or text (gpt-tiny, gpt); card and gpt need a GPU. Not given: card where
-        this machine has one, else tiny.
+        Built-in workload: pictures (tiny, card, card-small) or text (gpt-tiny, gpt-small, gpt); card, card-small and
+        gpt need a GPU. Not given: card where this machine has one, else tiny.
     data
         Folder of your own pictures, one folder per class; instead of the set that the kit writes.
     storage_wait_ms
@@ -33,7 +43,7 @@ class Where:
         Print the result as JSON on stdout, and nothing else there.
     """
 
-    preset: Literal["tiny", "card", "gpt-tiny", "gpt"] | None = None
+    preset: Literal["tiny", "card", "gpt-tiny", "gpt", "card-small", "gpt-small"] | None = None
     data: str | None = None
     storage_wait_ms: float = 0.0
     launcher: Annotated[str, Parameter(show_default=False)] = ""
@@ -88,7 +98,11 @@ class Settings:
     checkpointing
         Compute activations again in the backward pass instead of keeping them.
     reads_loss
-        Whether the host reads the loss in each step, and waits for it.
+        What the host reads in each step, and waits for.
+    transform
+        Where pre-decoded pictures are cropped.
+    calls
+        Whether the model is called for a batch at once, or for each sample.
     """
 
     data_path: DataPath | None = None
@@ -103,6 +117,8 @@ class Settings:
     compiled: Switch = False
     checkpointing: Switch = False
     reads_loss: ReadsLoss | None = None
+    transform: Transform | None = None
+    calls: Calls | None = None
 
     def config(self, job: Job) -> TrainConfig:
         """The naive start of `job` with these settings; BadInput where they do not go together."""

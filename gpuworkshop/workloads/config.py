@@ -11,8 +11,17 @@ import msgspec
 DataPath = Literal["cpu-decode", "card-decode", "pre-decoded"]
 Precision = Literal["fp32", "tf32", "bf16"]
 MemoryFormat = Literal["contiguous", "channels_last"]
-ReadsLoss = Literal["each step", "rarely"]
-CHOICES = {"data_path": DataPath, "precision": Precision, "memory_format": MemoryFormat, "reads_loss": ReadsLoss}
+ReadsLoss = Literal["each step", "rarely", "with gradients", "with outputs"]
+Transform = Literal["device", "host"]
+Calls = Literal["a batch", "a sample"]
+CHOICES = {
+    "data_path": DataPath,
+    "precision": Precision,
+    "memory_format": MemoryFormat,
+    "reads_loss": ReadsLoss,
+    "transform": Transform,
+    "calls": Calls,
+}
 SWITCHES = ("pin_memory", "persistent_workers", "fused", "compiled", "checkpointing")
 MOST = {"workers": 512, "prefetch_factor": 4096, "batch_size": 1_000_000}
 """The largest number that a setting may have; what is beyond was not meant, and would stop the machine."""
@@ -39,7 +48,12 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checkpointing: bool = False
     """Activations are computed again in the backward pass instead of kept."""
     reads_loss: ReadsLoss = "rarely"
-    """Whether the host reads the loss, and so waits for the card, in each step."""
+    """What the host reads in each step, and so waits for: nothing, the loss, each gradient's norm too, all outputs too.
+    """
+    transform: Transform = "device"
+    """Where pre-decoded pictures are cropped: a batch at once on the device, or one after the other on the host."""
+    calls: Calls = "a batch"
+    """Whether the model is called once for a batch, or once for each sample."""
 
     def __post_init__(self):
         for name, choices in CHOICES.items():
@@ -161,7 +175,19 @@ GPT = Preset(
     needs_card=True,
     start=TrainConfig(batch_size=16),
 )
-PRESETS = {preset.name: preset for preset in (TINY, CARD, GPT_TINY, GPT)}
+CARD_SMALL = Preset(
+    "card-small", "small-cnn", 3e-3, 4096, threads=None, pictures=PictureSizes(224, 256, 4096), needs_card=True
+)
+GPT_SMALL = Preset(
+    "gpt-small",
+    "small GPT",
+    1e-3,
+    2048,
+    threads=1,
+    text=TextSizes(blocks=2, width=256, heads=4, context=64, vocabulary=256, sequences=2048),
+    start=TrainConfig(batch_size=16),
+)
+PRESETS = {preset.name: preset for preset in (TINY, CARD, GPT_TINY, GPT, CARD_SMALL, GPT_SMALL)}
 
 CLASSES = 8
 HELD_OUT = 512
@@ -177,6 +203,8 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     storage_wait_ms: float = 0.0
     """Planted: milliseconds that every file read really waits, to stand for slow storage. 0 plants nothing."""
     seed: int = 0
+    memory_gib: float | None = None
+    """Planted: GiB of the card's memory that PyTorch may use; None leaves it all."""
 
     def __post_init__(self):
         if self.preset not in PRESETS:
@@ -194,6 +222,9 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"storage_wait_ms is {wait!r}: between 0 and 10000")
         if wait and self.sizes.text:
             raise ValueError(f"the preset {self.preset} reads no files: storage_wait_ms is for presets with pictures")
+        limit = self.memory_gib
+        if limit is not None and (not isinstance(limit, int | float) or not 0 < limit <= 10_000):
+            raise ValueError(f"memory_gib is {limit!r}: above 0 and at most 10000, or None")
 
     @property
     def sizes(self) -> Preset:
@@ -208,12 +239,16 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def planted(self) -> str:
         """What is planted, in words; "" when nothing is."""
-        return f"every file read really waits {self.storage_wait_ms:g} ms" if self.storage_wait_ms else ""
+        wait = f"every file read really waits {self.storage_wait_ms:g} ms" if self.storage_wait_ms else ""
+        limit = f"PyTorch may use {self.memory_gib:g} GiB of the card's memory" if self.memory_gib else ""
+        return "; ".join(filter(None, (wait, limit)))
 
     @property
     def title(self) -> str:
         """What the learner reads: the workload, its pictures, and whether anything is planted."""
-        return self.sizes.title + (", own pictures" if self.data else "") + (", planted wait" if self.planted else "")
+        own = ", own pictures" if self.data else ""
+        planted = ", planted wait" if self.storage_wait_ms else ""
+        return self.sizes.title + own + planted + (", planted limit of memory" if self.memory_gib else "")
 
 
 LONGEST = 7 * 86_400.0

@@ -140,8 +140,14 @@ class Prepare:
             decoded = _decoded(list(data.split(lengths.tolist())), self.device)
             pictures = torch.cat([self.crop(picture[None]) for picture in decoded])
         else:
-            pictures = pictures[0].to(self.device, non_blocking=True)
-            if self.config.data_path == "pre-decoded":
+            pictures = pictures[0]
+            by_host = self.config.data_path == "pre-decoded" and self.config.transform == "host"
+            if by_host:
+                pictures = torch.cat([random_crop(picture[None], self.px) for picture in pictures])
+            pictures = pictures.to(self.device, non_blocking=True)
+            if by_host:
+                pictures = self.normalize(pictures.div_(255))
+            elif self.config.data_path == "pre-decoded":
                 pictures = self.crop(pictures)
         if self.config.memory_format == "channels_last":
             pictures = pictures.contiguous(memory_format=torch.channels_last)
@@ -199,6 +205,8 @@ class PictureTask:
     def __init__(self, config: TrainConfig, job: Job, device: str):
         if config.checkpointing and job.sizes.model != "resnet50":
             raise ValueError(f"checkpointing is for resnet50 and GPTs: {job.sizes.model} has nothing worth it")
+        if config.calls == "a sample":
+            raise ValueError("calls a sample is for text: batch normalization needs a batch")
         self.config, self.job, self.device, self.px = config, job, device, job.sizes.pictures.px
         train = training_set(job.sizes.pictures.count, job.data)
         self.classes, self.can_learn = train.classes, train.classes > 1

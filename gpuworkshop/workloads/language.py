@@ -120,7 +120,7 @@ class TextTask:
     can_learn = True
 
     def __init__(self, config: TrainConfig, job: Job, device: str):
-        for name, only in (("data_path", "cpu-decode"), ("memory_format", "contiguous")):
+        for name, only in (("data_path", "cpu-decode"), ("memory_format", "contiguous"), ("transform", "device")):
             if getattr(config, name) != only:
                 raise ValueError(f"{name} {getattr(config, name)} is for pictures, and {job.preset} trains on text")
         self.config, self.job, self.device, self.sizes = config, job, device, job.sizes.text

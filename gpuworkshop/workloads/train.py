@@ -39,6 +39,9 @@ class Training:
         self.loader: DataLoader = self.task.loader
         self.prepare = self.task.prepare
         self.model = self.task.network()
+        self.outputs = None
+        if config.reads_loss == "with outputs":
+            self.model.register_forward_hook(self._keep_outputs)
         self.run = torch.compile(self.model) if config.compiled else self.model
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=job.sizes.learning_rate, fused=config.fused)
 
@@ -55,12 +58,29 @@ class Training:
     def step(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Forward, backward, update; returns the loss, still on the device."""
         self.optimizer.zero_grad(set_to_none=True)
-        loss = self.loss(x, y)
+        loss = self.loss(x, y) if self.config.calls == "a batch" else self.loss_by_sample(x, y)
         loss.backward()
         self.optimizer.step()
-        if self.config.reads_loss == "each step":
-            loss.item()  # the host waits here until the card has done everything
+        self.read(loss)
         return loss.detach()
+
+    def loss_by_sample(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """The same mean from one call for each sample: as many times the small operations, for the same result."""
+        return torch.stack([self.loss(x[n : n + 1], y[n : n + 1]) for n in range(len(x))]).mean()
+
+    def read(self, loss: torch.Tensor) -> None:
+        """Read on the host what the config says, as a script does that logs in every step."""
+        if self.config.reads_loss == "rarely":
+            return
+        loss.item()  # the host waits here until the card has done everything
+        if self.config.reads_loss == "with gradients":
+            for weight in self.model.parameters():
+                weight.grad.norm().item()  # and here again
+        elif self.config.reads_loss == "with outputs":
+            self.outputs = self.outputs.cpu()
+
+    def _keep_outputs(self, model: torch.nn.Module, inputs: tuple, outputs: torch.Tensor) -> None:
+        self.outputs = outputs.detach()
 
     def learn_at(self, share: float) -> None:
         """Set the learning rate to a share of the preset's."""
@@ -84,13 +104,19 @@ def need_card(config: TrainConfig, job: Job, device: str) -> None:
     """ValueError if a run needs a card and ``device`` is none."""
     if device == "cpu" and job.sizes.needs_card:
         raise ValueError(f"the preset {job.preset} needs a GPU, and there is none here: use the preset tiny")
+    if device == "cpu" and job.memory_gib:
+        raise ValueError("memory_gib limits a card's memory, and there is no GPU here")
     if device == "cpu" and config.data_path == "card-decode":
         raise ValueError("the data path card-decode needs a GPU, and there is none here")
 
 
 def build(config: TrainConfig, job: Job, device: str | None = None) -> Training:
     """The training run of a config on ``device`` (default: the card, if there is one)."""
-    return Training(config, job, device or default_device())
+    device = device or default_device()
+    if job.memory_gib and device != "cpu":
+        whole = torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, job.memory_gib * 2**30 / whole), device)
+    return Training(config, job, device)
 
 
 def endless(loader: DataLoader) -> Iterator:
@@ -105,6 +131,7 @@ def parse(arguments: list[str] | None) -> tuple[Training, int]:
     parser.add_argument("--preset", choices=PRESETS, default="tiny")
     parser.add_argument("--data", help="a folder of JPEG files instead of the written set")
     parser.add_argument("--storage-wait-ms", type=float, default=0.0, help="planted wait of each file read")
+    parser.add_argument("--memory-gib", type=float, help="planted limit of the card's memory")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--device", help="default: the card, if there is one")
@@ -118,7 +145,7 @@ def parse(arguments: list[str] | None) -> tuple[Training, int]:
             parser.add_argument(flag, type=int)
     given = parser.parse_args(arguments)
     try:
-        job = Job(given.preset, given.data, given.storage_wait_ms, given.seed)
+        job = Job(given.preset, given.data, given.storage_wait_ms, given.seed, given.memory_gib)
         said = {name: getattr(given, name) for name in TrainConfig.__struct_fields__}
         config = job.sizes.start.with_(**{name: value for name, value in said.items() if value is not None})
         return build(config, job, given.device), given.steps
