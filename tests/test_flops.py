@@ -5,10 +5,11 @@ import torch
 from standins import fake_cuda
 from standins import pynvml as fake_nvml
 
-from gpuworkshop.instruments import flops, precision_mode
+from gpuworkshop.instruments import flops
 from gpuworkshop.instruments.flops import Flops, Peak
 from gpuworkshop.machine import specs
 from gpuworkshop.timing import Clock, Rate
+from gpuworkshop.workloads import tf32
 from gpuworkshop.workloads.config import GPT_TINY, Job
 from gpuworkshop.workloads.train import build
 
@@ -121,18 +122,65 @@ def test_the_measured_product_does_what_it_counts(format, monkeypatch) -> None:
     assert rate.low < rate.value < rate.high and rate.unit == "FLOP/s"
 
 
-def switches() -> list[str]:
-    return [backend.fp32_precision for backend in precision_mode.BACKENDS]
+def newer() -> list[str]:
+    return [backend.fp32_precision for backend in (*tf32.CARD, *tf32.CPU)]
 
 
-def test_the_switches_are_put_back_whatever_happens() -> None:
-    before = switches()
-    with pytest.raises(RuntimeError, match="in the middle"), precision_mode.kept():
-        for allowed, mode in ((True, "tf32"), (False, "ieee")):
-            precision_mode.allow_tf32(allowed)
-            assert switches()[:2] == [mode, mode]
+def older() -> list:
+    """What the older way says; an error's type where PyTorch refuses to say."""
+    asked = []
+    for ask in (lambda: torch.backends.cuda.matmul.allow_tf32, lambda: torch.backends.cudnn.allow_tf32):
+        try:
+            asked.append(ask())
+        except RuntimeError as error:
+            asked.append(type(error))
+    return asked
+
+
+def touched_by_the_older_way() -> None:
+    torch.set_float32_matmul_precision("medium")
+
+
+def touched_by_the_newer_way() -> None:
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    torch.backends.cudnn.conv.fp32_precision = "ieee"
+
+
+def touched_for_everything() -> None:
+    torch.backends.fp32_precision = "tf32"
+
+
+@pytest.fixture
+def switches():
+    """All switches as PyTorch starts, and so again afterwards."""
+    torch.backends.fp32_precision = "none"
+    with tf32.kept():
+        yield
+    torch.backends.fp32_precision = "none"
+
+
+TOUCHED = [lambda: None, touched_by_the_older_way, touched_by_the_newer_way, touched_for_everything]
+
+
+@pytest.mark.parametrize("touched", TOUCHED)
+def test_the_switches_are_put_back_whatever_was_set_and_whatever_happens(switches, touched) -> None:
+    touched()
+    before = newer(), older()
+    with pytest.raises(RuntimeError, match="in the middle"), tf32.kept():
+        tf32.allow(True)
         raise RuntimeError("in the middle")
-    assert switches() == before
+    assert (newer(), older()) == before
+
+
+@pytest.mark.parametrize("touched", TOUCHED)
+@pytest.mark.parametrize(("allowed", "mode"), [(True, "tf32"), (False, "ieee")])
+def test_both_ways_to_ask_agree_so_that_a_model_can_be_compiled(switches, touched, allowed, mode) -> None:
+    """pytorch/pytorch#166387: after the newer way alone, compiling refuses to work on a card."""
+    touched()
+    tf32.allow(allowed)
+    assert newer() == [mode, mode, mode, "ieee"]
+    assert older() == [allowed, allowed]
+    assert torch.get_float32_matmul_precision() == {True: "high", False: "highest"}[allowed]
 
 
 @pytest.fixture

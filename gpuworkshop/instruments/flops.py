@@ -119,10 +119,10 @@ def matrix_product(device: str, format: Format, seconds: float = 1.0) -> Rate:
 
     Random numbers, because zeros need less power and so keep a card's clock higher. Raises torch.OutOfMemoryError.
     """
-    from gpuworkshop.instruments import precision_mode
+    from gpuworkshop.workloads import tf32
 
     plan = Plan(block_seconds=seconds / 10, budget_seconds=seconds, max_warm_up_blocks=4)
-    with precision_mode.kept():
+    with tf32.kept():
         arm = Product(device, format)
         return in_turn([arm], clock_for(device), plan, unit=FLOP_RATE).rate(arm.name)
 
@@ -142,9 +142,9 @@ class Product:
 
     def resume(self) -> None:
         """Before each block: the format's switches."""
-        from gpuworkshop.instruments import precision_mode
+        from gpuworkshop.workloads import tf32
 
-        precision_mode.allow_tf32(self.format == "tf32")
+        tf32.allow(self.format == "tf32")
 
     def pause(self) -> None:
         """Nothing runs between blocks."""
