@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 NOTEBOOKS := $(wildcard notebooks solutions)
 
 .DEFAULT_GOAL := help
-.PHONY: help loop lab test check notebooks tables bench
+.PHONY: help loop lab test check notebooks tables scripts bench
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -34,6 +34,9 @@ notebooks: $(VENV)/.test ## write the notebooks from their sources in solutions/
 
 tables: $(VENV)/.course ## write the tables of README from the recordings
 	$(BIN)/python solutions/tables.py README.md
+
+scripts: $(VENV)/.course ## write the job scripts of slurm/ from the site file
+	$(BIN)/python solutions/scripts.py
 
 bench: $(VENV)/.course ## time the start of the command, and verify against the shortest use of PyTorch
 	$(BIN)/python tests/bench_start.py
