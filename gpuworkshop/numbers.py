@@ -53,6 +53,16 @@ def gib(size: int | None) -> str:
     return f"{size / 2**30:.4g} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"
 
 
+def amount(size: int | None) -> str:
+    """Bytes with three figures in the unit that suits them: "11.8 GiB", "640 KiB", "12 bytes"; "n/a" if not known."""
+    if size is None:
+        return "n/a"
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if abs(size) >= scale:
+            return f"{number(size / scale)} {unit}"
+    return f"{size} bytes"
+
+
 def counted(count: int, thing: str) -> str:
     """A number of things: "1 worker", "2 workers"."""
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"

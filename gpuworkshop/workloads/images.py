@@ -232,10 +232,11 @@ class PictureTask:
         """Mean cross entropy: x (B, 3, px, px), y (B,)."""
         return nn.functional.cross_entropy(model(x), y)
 
-    def random_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """A batch of noise, shaped like a prepared one, on the device."""
-        x = torch.randn(self.config.batch_size, 3, self.px, self.px, device=self.device)
-        y = torch.randint(0, self.classes, (self.config.batch_size,), device=self.device)
+    def random_batch(self, size: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """A batch of noise, shaped like a prepared one, on the device; of the config's size if no other is given."""
+        size = size or self.config.batch_size
+        x = torch.randn(size, 3, self.px, self.px, device=self.device)
+        y = torch.randint(0, self.classes, (size,), device=self.device)
         return x.contiguous(memory_format=self.layout), y
 
     def held_out(self, size: int = 128) -> Batches:

@@ -154,9 +154,9 @@ class TextTask:
         """Mean cross entropy a token: x and y (B, T)."""
         return nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten())
 
-    def random_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """A batch of evenly drawn tokens, shaped like a prepared one, on the device."""
-        shape = (self.config.batch_size, self.sizes.context + 1)
+    def random_batch(self, size: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """A batch of evenly drawn tokens, shaped like a prepared one, on the device; of the config's size by default."""
+        shape = (size or self.config.batch_size, self.sizes.context + 1)
         return self.prepare(torch.randint(0, ALPHABET, shape, device=self.device))
 
     def held_out(self, size: int = 32) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
