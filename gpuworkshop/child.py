@@ -133,18 +133,22 @@ def run(
     timeout: float | Deadline | None = None,
     meanwhile: Callable[[], None] | None = None,
     python: str = sys.executable,
+    as_argument: bool = False,
 ) -> Any:
     """Call ``target`` ("module:function" of this package) in a child and return its result as ``type``.
 
     ``launcher`` is put in front of the command (``("srun", "--gres=gpu:1")``). ``meanwhile`` is called once, here,
     while the child starts. Raises :class:`ChildFailed` when the request cannot be sent or the command not be started
     (both bad input), and with the child's own message when it fails, dies, answers with something else, or takes
-    longer than ``timeout``: seconds, or a :class:`Deadline` that is moved as the child goes on.
+    longer than ``timeout``: seconds, or a :class:`Deadline` that is moved as the child goes on. A launcher that starts
+    several children, all with the same stdin, needs the request ``as_argument``: only one of them could read it there.
     """
     if isinstance(launcher, str):
         raise ChildFailed(f"launcher is one text: give its words, {tuple(launcher.split())}", bad_input=True)
     command = [*launcher, python, "-m", f"{PACKAGE}.child", target]
     said = _encoded(request)
+    if as_argument:
+        command.append(said.decode().strip())
     lines: queue.Queue[bytes | None] = queue.Queue()
     log: deque[str] = deque(maxlen=TAIL_LINES)
     process = _start(command)
@@ -157,7 +161,7 @@ def run(
         ]
         for reader in readers:
             reader.start()
-        _send(process, said)
+        _send(process, b"" if as_argument else said)
         if meanwhile is not None:
             meanwhile()
         deadline = timeout if isinstance(timeout, Deadline) else Deadline(timeout)
@@ -377,12 +381,12 @@ def _target(name: str) -> Callable[[Any, Tell], Any]:
     return getattr(importlib.import_module(module), function)
 
 
-def main(name: str) -> int:
-    """The child: read one request, call the function, write its result."""
+def main(name: str, given: str = "") -> int:
+    """The child: read one request (or take it as ``given``), call the function, write its result."""
     pipe = _Pipe(os.dup(1))
     os.dup2(2, 1)  # whatever the measured code prints goes to the log
     lifeline = _take_stdin()
-    request = _read_request(lifeline)
+    request = given.encode() or _read_request(lifeline)
     threading.Thread(target=_watch_parent, args=(lifeline,), daemon=True).start()
     try:
         value = _target(name)(msgspec.json.decode(request), pipe)
@@ -396,6 +400,6 @@ def main(name: str) -> int:
 
 
 if __name__ == "__main__":
-    status = main(sys.argv[1])
+    status = main(*sys.argv[1:3])
     sys.stderr.flush()
     os._exit(status)  # worker processes and driver threads must not hold up a finished measurement

@@ -306,12 +306,12 @@ def run_block(arm: Arm, clock: Clock, steps: int) -> Block:
         arm.pause()
 
 
-def warm_up(arm: Arm, clock: Clock, plan: Plan) -> int:
+def warm_up(arm: Arm, clock: Clock, plan: Plan, run: Callable[[Arm, Clock, int], Block] = run_block) -> int:
     """Run blocks until two in a row agree; returns the number of steps that fill a block."""
     steps = _whole_periods(arm, plan.min_steps)
     previous = None
     for _ in range(plan.max_warm_up_blocks):
-        block = run_block(arm, clock, steps)
+        block = run(arm, clock, steps)
         wanted = _whole_periods(arm, max(plan.min_steps, plan.block_seconds / (block.seconds / block.steps)))
         if previous and steps >= wanted and abs(block.rate / previous.rate - 1) < AGREEMENT:
             break
@@ -332,19 +332,21 @@ def in_turn(
     pairs: Iterable[tuple[str, str]] = (),
     unit: str = "samples/s",
     progress: Callable[[float], None] = lambda share: None,
+    run: Callable[[Arm, Clock, int], Block] = run_block,
 ) -> Rounds:
     """Measure arms in turn, in mirrored order, until the compared pairs are narrow enough or time is up.
 
     ``pairs`` names the comparisons whose interval decides when to stop (default: all arms against the
     first). The width reached decides, never the effect, and rounds end even so that a drift cancels.
+    ``run`` runs one block; several processes that measure together have one of their own.
     """
     watched = list(pairs) or [(arms[0].name, arm.name) for arm in arms[1:]]
     budget = plan.budget_seconds * max(1.0, len(arms) / 2)
-    steps = {arm.name: warm_up(arm, clock, plan) for arm in arms}
+    steps = {arm.name: warm_up(arm, clock, plan, run) for arm in arms}
     rounds, began = Rounds([arm.name for arm in arms], unit), clock.host()
     while not _enough(rounds, watched, plan, clock.host() - began >= budget):
         for arm in arms if len(rounds) % 2 == 0 else reversed(arms):
-            rounds.blocks[arm.name].append(run_block(arm, clock, steps[arm.name]))
+            rounds.blocks[arm.name].append(run(arm, clock, steps[arm.name]))
         progress(min(1.0, max(len(rounds) / plan.min_rounds / 2, (clock.host() - began) / budget)))
     return rounds
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
+from torch.utils.data import BatchSampler, DataLoader, Dataset
 from torchvision.io import ImageReadMode, decode_jpeg
 from torchvision.models import resnet50
 from torchvision.transforms import v2
@@ -26,6 +26,7 @@ from torchvision.transforms import v2
 from gpuworkshop.numbers import counted
 from gpuworkshop.workloads.config import Job, TrainConfig
 from gpuworkshop.workloads.pictures import PictureFault, Pictures, held_out_set, open_rgb, pre_decode, training_set
+from gpuworkshop.workloads.ranks import Rank, order
 
 Batches = tuple[tuple[torch.Tensor, torch.Tensor], ...]
 
@@ -94,16 +95,18 @@ def packed(samples: list[tuple[np.ndarray, int]]) -> tuple[torch.Tensor, torch.T
     return lengths, torch.from_numpy(np.concatenate([d for d, _ in samples])), torch.tensor([y for _, y in samples])
 
 
-def loader(config: TrainConfig, job: Job, pictures: Pictures) -> DataLoader:
-    """The DataLoader of a config. ValueError when the set is smaller than one batch."""
+def loader(config: TrainConfig, job: Job, pictures: Pictures, rank: Rank | None = None) -> DataLoader:
+    """The DataLoader of a config, over a rank's share if one is given. ValueError when that is less than one batch."""
     if not len(pictures):
         raise ValueError(
             "the folder has 1 picture, and every fifth is held out, the first among them: nothing to train on"
         )
-    if len(pictures) < config.batch_size:
+    share = len(pictures) // (rank.size if rank else 1)
+    if share < config.batch_size:
+        has = "the data set has" if rank is None else f"each of {rank.size} ranks has"
         raise ValueError(
-            f"the data set has {counted(len(pictures), 'picture')}, fewer than one batch of {config.batch_size}: "
-            f"no full batch to train on; use batch_size <= {len(pictures)}"
+            f"{has} {counted(share, 'picture')}, fewer than one batch of {config.batch_size}: "
+            f"no full batch to train on; use batch_size <= {share}"
         )
     knobs = dict(
         num_workers=config.workers,
@@ -113,13 +116,13 @@ def loader(config: TrainConfig, job: Job, pictures: Pictures) -> DataLoader:
     )
     if config.data_path == "pre-decoded":
         rows = Decoded(pre_decode(pictures, job.sizes.pictures.stored_px), pictures.labels, job.wait_seconds)
-        batches = BatchSampler(RandomSampler(rows), config.batch_size, drop_last=True)
+        batches = BatchSampler(order(rows, rank, job.seed), config.batch_size, drop_last=True)
         return DataLoader(rows, sampler=batches, batch_size=None, **knobs)
     if config.data_path == "card-decode":
         files, knobs["collate_fn"] = JpegBytes(pictures, job.wait_seconds), packed
     else:
         files = JpegFiles(pictures, job.sizes.pictures.px, job.wait_seconds)
-    return DataLoader(files, config.batch_size, shuffle=True, drop_last=True, **knobs)
+    return DataLoader(files, config.batch_size, sampler=order(files, rank, job.seed), drop_last=True, **knobs)
 
 
 class Prepare:
@@ -202,7 +205,7 @@ def network(name: str, classes: int) -> nn.Module:
 class PictureTask:
     """What a training run on pictures is made of: loader, what is left to do to its batches, network, held-out set."""
 
-    def __init__(self, config: TrainConfig, job: Job, device: str):
+    def __init__(self, config: TrainConfig, job: Job, device: str, rank: Rank | None = None):
         if config.checkpointing and job.sizes.model != "resnet50":
             raise ValueError(f"checkpointing is for resnet50 and GPTs: {job.sizes.model} has nothing worth it")
         if config.calls == "a sample":
@@ -210,7 +213,7 @@ class PictureTask:
         self.config, self.job, self.device, self.px = config, job, device, job.sizes.pictures.px
         train = training_set(job.sizes.pictures.count, job.data)
         self.classes, self.can_learn = train.classes, train.classes > 1
-        self.loader = loader(config, job, train)
+        self.loader = loader(config, job, train, rank)
         self.prepare = Prepare(config, self.px, device)
 
     @property

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
 from gpuworkshop.workloads.config import HELD_OUT, Job, TextSizes, TrainConfig
+from gpuworkshop.workloads.ranks import Rank, order
 
 ALPHABET = 16
 FAITHFUL = 0.9
@@ -119,20 +120,23 @@ class TextTask:
 
     can_learn = True
 
-    def __init__(self, config: TrainConfig, job: Job, device: str):
+    def __init__(self, config: TrainConfig, job: Job, device: str, rank: Rank | None = None):
         for name, only in (("data_path", "cpu-decode"), ("memory_format", "contiguous"), ("transform", "device")):
             if getattr(config, name) != only:
                 raise ValueError(f"{name} {getattr(config, name)} is for pictures, and {job.preset} trains on text")
         self.config, self.job, self.device, self.sizes = config, job, device, job.sizes.text
-        if self.sizes.sequences < config.batch_size:
+        share = self.sizes.sequences // (rank.size if rank else 1)
+        if share < config.batch_size:
+            has = "the text has" if rank is None else f"each of {rank.size} ranks has"
             raise ValueError(
-                f"the text has {self.sizes.sequences} sequences, fewer than one batch of {config.batch_size}: "
-                f"no full batch to train on; use batch_size <= {self.sizes.sequences}"
+                f"{has} {share} sequences, fewer than one batch of {config.batch_size}: "
+                f"no full batch to train on; use batch_size <= {share}"
             )
+        text = MadeUpText(self.sizes.sequences, self.sizes.context)
         self.loader = DataLoader(
-            MadeUpText(self.sizes.sequences, self.sizes.context),
+            text,
             config.batch_size,
-            shuffle=True,
+            sampler=order(text, rank, job.seed),
             drop_last=True,
             num_workers=config.workers,
             pin_memory=config.pin_memory,

@@ -4,45 +4,57 @@ Run it as it stands::
 
     python -m gpuworkshop.workloads.train --preset tiny --workers 2 --steps 100
 
+or as several ranks, each with a copy of the model and its own share of the data::
+
+    torchrun --standalone --nproc-per-node=2 -m gpuworkshop.workloads.train --preset tiny --steps 100
+
 The instruments build the same objects with :func:`build` and measure the same lines.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 import typing
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 
 import msgspec
 import torch
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from gpuworkshop.machine.gpus import default_device
+from gpuworkshop.workloads import tf32
 from gpuworkshop.workloads.config import PRESETS, Job, TrainConfig
 from gpuworkshop.workloads.images import PictureTask
 from gpuworkshop.workloads.language import TextTask
+from gpuworkshop.workloads.ranks import Rank, begin_epoch, joined, launched, own_device
 
 
 class Training:
     """One training run: a loader, what is left to do to its batches, a model and a step.
 
-    ``for batch in t.loader: loss = t.step(*t.prepare(batch))``
+    ``for batch in t.loader: loss = t.step(*t.prepare(batch))``. With a ``rank`` it is one of several that train
+    together: the batch is its own, and the gradients are averaged over all of them.
     """
 
-    def __init__(self, config: TrainConfig, job: Job, device: str):
-        torch.manual_seed(job.seed)
+    def __init__(self, config: TrainConfig, job: Job, device: str, rank: Rank | None = None):
+        torch.manual_seed(job.seed + (rank.number if rank else 0))
         if job.sizes.threads:
             torch.set_num_threads(job.sizes.threads)
         self.config, self.job, self.device = config, job, device
-        self.task = (PictureTask if job.sizes.pictures else TextTask)(config, job, device)
+        self.task = (PictureTask if job.sizes.pictures else TextTask)(config, job, device, rank)
         self.loader: DataLoader = self.task.loader
         self.prepare = self.task.prepare
         self.model = self.task.network()
         self.outputs = None
         if config.reads_loss == "with outputs":
             self.model.register_forward_hook(self._keep_outputs)
-        self.run = torch.compile(self.model) if config.compiled else self.model
+        self.run = DistributedDataParallel(self.model, process_group=rank.group) if rank else self.model
+        if config.compiled:
+            self.run = torch.compile(self.run)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=job.sizes.learning_rate, fused=config.fused)
 
     @property
@@ -89,9 +101,7 @@ class Training:
 
     def use_precision(self) -> None:
         """Allow TF32 in float32 products or not, as the config says. Process-wide, so call it before a block."""
-        mode = "tf32" if self.config.precision == "tf32" else "ieee"
-        torch.backends.cuda.matmul.fp32_precision = mode
-        torch.backends.cudnn.conv.fp32_precision = mode
+        tf32.allow(self.config.precision == "tf32")
 
     @torch.no_grad()
     def held_out_loss(self, held_out: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> float:
@@ -110,22 +120,23 @@ def need_card(config: TrainConfig, job: Job, device: str) -> None:
         raise ValueError("the data path card-decode needs a GPU, and there is none here")
 
 
-def build(config: TrainConfig, job: Job, device: str | None = None) -> Training:
-    """The training run of a config on ``device`` (default: the card, if there is one)."""
+def build(config: TrainConfig, job: Job, device: str | None = None, rank: Rank | None = None) -> Training:
+    """The training run of a config on ``device`` (default: the card, if there is one), alone or as one ``rank``."""
     device = device or default_device()
     if job.memory_gib and device != "cpu":
         whole = torch.cuda.get_device_properties(device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, job.memory_gib * 2**30 / whole), device)
-    return Training(config, job, device)
+    return Training(config, job, device, rank)
 
 
 def endless(loader: DataLoader) -> Iterator:
     """Batches of one epoch after the other."""
-    while True:
+    for epoch in itertools.count():
+        begin_epoch(loader, epoch)
         yield from loader
 
 
-def parse(arguments: list[str] | None) -> tuple[Training, int]:
+def parse(arguments: list[str] | None, rank: Rank | None = None) -> tuple[Training, int]:
     """The training run and the number of steps that a command line asks for: each field of the config is a flag."""
     parser = argparse.ArgumentParser(prog="train", description="Train on pictures or text and print the loss.")
     parser.add_argument("--preset", choices=PRESETS, default="tiny")
@@ -148,21 +159,26 @@ def parse(arguments: list[str] | None) -> tuple[Training, int]:
         job = Job(given.preset, given.data, given.storage_wait_ms, given.seed, given.memory_gib)
         said = {name: getattr(given, name) for name in TrainConfig.__struct_fields__}
         config = job.sizes.start.with_(**{name: value for name, value in said.items() if value is not None})
-        return build(config, job, given.device), given.steps
+        return build(config, job, given.device or (own_device() if rank else None), rank), given.steps
     except ValueError as error:
         parser.error(str(error))
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Train for some steps; print the loss and the throughput as it goes."""
-    training, steps = parse(arguments)
+    """Train for some steps, alone or as one of torchrun's ranks; print the loss and the throughput as it goes."""
+    with joined(own_device()) if launched() else nullcontext() as rank:
+        train(*parse(arguments, rank), ranks=rank.size if rank else 1, tells=not rank or rank.number == 0)
+
+
+def train(training: Training, steps: int, ranks: int = 1, tells: bool = True) -> None:
+    """Train for some steps; one of the ``ranks`` tells how it goes."""
     training.use_precision()
     began, seen = time.perf_counter(), 0
     for step, batch in zip(range(1, steps + 1), endless(training.loader), strict=False):
         x, y = training.prepare(batch)
         loss = training.step(x, y)
-        seen += len(y)
-        if step % 10 == 0 or step == steps:
+        seen += ranks * len(y)
+        if tells and (step % 10 == 0 or step == steps):
             rate = seen / (time.perf_counter() - began)
             print(f"step {step:4d}  loss {loss.item():.3f}  {rate:,.0f} {training.job.sizes.unit}")
 
