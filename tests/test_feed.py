@@ -16,8 +16,9 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, get_worker_info
 
-from gpuworkshop.instruments import feed as feeds
+from gpuworkshop.instruments import endless, shared_memory
 from gpuworkshop.instruments.feed import Feed, LoaderFault, rebuilt
+from gpuworkshop.machine import allocation
 
 WAIT = 30
 """Seconds that a test waits for something that must happen; how fast it happens is not tested."""
@@ -158,10 +159,9 @@ def test_single_samples_come_one_by_one() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_stream_without_length_begins_again(workers) -> None:
-    """Five samples in batches of two are three batches, from one process or from two; then it starts anew.
-
-    Stands in for huggingface/datasets#7113, arm/neural-graphics-model-gym#147, RasmussenLab/vamb#425.
+def test_d15_a_stream_without_length_begins_again(workers) -> None:
+    """D15, from huggingface/datasets#7113, arm/neural-graphics-model-gym#147, RasmussenLab/vamb#425: five samples in
+    batches of two are three batches, from one process or from two; then it starts anew.
     """
     with Feed(DataLoader(Stream(5), batch_size=2, num_workers=workers)) as feed:
         assert taken(feed, 9) == Counter({sample: 3 for sample in range(5)})
@@ -276,7 +276,7 @@ def test_every_option_of_a_dataloader_is_kept_or_left_out_on_purpose() -> None:
     options = set(inspect.signature(DataLoader.__init__).parameters) - {"self"}
     by_hand = {"batch_size", "shuffle", "sampler", "batch_sampler", "drop_last"}  # in the samplers, or set apart
     dropped = {"persistent_workers", "pin_memory_device"}  # no epoch ends; PyTorch ignores the other one
-    assert options == by_hand | dropped | set(feeds.COPIED) | set(feeds.ONLY_WITH_WORKERS)
+    assert options == by_hand | dropped | set(endless.COPIED) | set(endless.ONLY_WITH_WORKERS)
 
 
 def same(samples: list) -> list:
@@ -294,8 +294,8 @@ KNOBS = [
 
 
 @pytest.mark.parametrize("knob", KNOBS, ids=lambda knob: next(iter(knob)))
-def test_options_for_workers_are_dropped_without_workers_and_kept_with_them(knob) -> None:
-    """Stands in for pytorch/pytorch#68576, torchmd/torchmd-net#322, deepseek-ai/DeepSpec#40,
+def test_d04_options_for_workers_are_dropped_without_workers_and_kept_with_them(knob) -> None:
+    """D04, from pytorch/pytorch#68576, torchmd/torchmd-net#322, deepseek-ai/DeepSpec#40,
     JonasGeiping/cramming#23.
     """
     loader = DataLoader(Numbers(8), batch_size=2, num_workers=3, collate_fn=same, **knob)
@@ -304,15 +304,12 @@ def test_options_for_workers_are_dropped_without_workers_and_kept_with_them(knob
     again = rebuilt(loader, workers=2)
     assert again.num_workers == 2 and not again.persistent_workers
     assert (again.prefetch_factor, again.in_order) == (loader.prefetch_factor, loader.in_order)
-    assert again.timeout == (loader.timeout or feeds.PATIENCE)
+    assert again.timeout == (loader.timeout or endless.PATIENCE)
     assert type(again.multiprocessing_context) is type(loader.multiprocessing_context)
 
 
-def test_workers_are_added_to_a_loader_that_had_none_and_it_stays_untouched() -> None:
-    """Setting num_workers in place breaks a loader; a clone keeps sampler, collate function and generator.
-
-    Stands in for fastai/fastai#4010.
-    """
+def test_d14_workers_are_added_to_a_loader_that_had_none_and_it_stays_untouched() -> None:
+    """D14, from fastai/fastai#4010: set in place it breaks; a new loader keeps sampler, collate function, generator."""
     generator = torch.Generator()
     batches = BatchSampler(SequentialSampler(range(6)), 3, drop_last=False)
     loader = DataLoader(Numbers(6), batch_sampler=batches, collate_fn=same, generator=generator)
@@ -374,8 +371,8 @@ def test_a_number_of_workers_is_refused_where_it_cannot_be_set(loader) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_data_set_smaller_than_a_batch_is_named_with_its_numbers(workers) -> None:
-    """Stands in for huggingface/datasets#7113, arm/neural-graphics-model-gym#147, RasmussenLab/vamb#425."""
+def test_d15_a_data_set_smaller_than_a_batch_is_named_with_its_numbers(workers) -> None:
+    """D15, from huggingface/datasets#7113, arm/neural-graphics-model-gym#147, RasmussenLab/vamb#425."""
     loader = DataLoader(Numbers(33), batch_size=64, drop_last=True, num_workers=workers)
     with pytest.raises(LoaderFault, match=r"yields no batch: 33 samples < batch size 64 with drop_last=True"):
         Feed(loader).next()
@@ -415,11 +412,13 @@ def test_a_sampler_that_can_be_read_once_is_named() -> None:
             feed.next()
 
 
-def test_a_killed_worker_is_named_and_none_is_left() -> None:
-    """Stands in for FoNDUE-HTR/Documentation#13, ymoslem/OpenNMT-Tutorial#6, open-mmlab/mmrotate#501."""
+def test_d09_a_killed_worker_is_named_with_the_limit_and_none_is_left(monkeypatch) -> None:
+    """D09, from FoNDUE-HTR/Documentation#13, ymoslem/OpenNMT-Tutorial#6, open-mmlab/mmrotate#501."""
+    monkeypatch.setattr(allocation, "memory", lambda: allocation.Memory(4 * 2**30, "cgroup limit", {}))
     feed = Feed(DataLoader(Mortal(16), batch_size=2, num_workers=2))
     with pytest.raises(
-        LoaderFault, match=r"a worker died \(host memory used up\?\): DataLoader worker \(pid"
+        LoaderFault,
+        match=r"a worker died \(host memory used up\? 4 GiB at most, said by cgroup limit\): DataLoader worker \(pid",
     ) as caught:
         for _ in range(8):
             feed.next()
@@ -446,25 +445,29 @@ class Unsendable(Numbers):
 
 
 def test_workers_that_never_send_a_batch_are_given_up(monkeypatch) -> None:
-    monkeypatch.setattr(feeds, "PATIENCE", 1)
+    monkeypatch.setattr(endless, "PATIENCE", 1)
     feed = Feed(DataLoader(Unsendable(), num_workers=1, collate_fn=same))
     with pytest.raises(LoaderFault, match="^no batch came from 1 workers within 1 s$"):
         feed.next()
 
 
-def test_full_shared_memory_is_named() -> None:
-    """Stands in for pytorch/pytorch#5040, fastai/docker-containers#21, bytedance/Protenix#2,
-    open-mmlab/mmdetection#1997.
+def test_d08_a_worker_that_found_shared_memory_full_is_named(monkeypatch) -> None:
+    """D08, from pytorch/pytorch#5040, fastai/docker-containers#21, bytedance/Protenix#2, open-mmlab/mmdetection#1997:
+    "Bus error" is not a matter of installing anything again.
     """
+    monkeypatch.setattr(shared_memory, "free", lambda: 64 * 2**20)
     feed = Feed(DataLoader(Numbers(), num_workers=2))
     error = RuntimeError(
         "DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that workers are out."
     )
-    assert feed.fault(error) == "a worker died (shared memory (/dev/shm) full?): " + str(error).split(". ")[0]
+    assert (
+        feed.fault(error)
+        == "a worker died (shared memory (/dev/shm) full? 64 MiB free now): " + str(error).split(". ")[0]
+    )
 
 
-def test_a_data_set_that_uses_the_card_in_a_worker_gets_the_right_advice() -> None:
-    """Stands in for pytorch/pytorch#77159, pyg-team/pytorch_geometric#499, pytorch/pytorch#4377."""
+def test_d10_a_data_set_that_uses_the_card_in_a_worker_gets_the_right_advice() -> None:
+    """D10, from pytorch/pytorch#77159, pyg-team/pytorch_geometric#499, pytorch/pytorch#4377."""
     with pytest.raises(LoaderFault, match=r"move \.to\(device\) out of the data set") as caught:
         Feed(DataLoader(OnCard(), num_workers=1)).next()
     assert "spawn" not in str(caught.value)
@@ -542,11 +545,9 @@ def loader_with(method: str, **parts) -> DataLoader:
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_a_class_from_a_notebook_is_refused_before_workers_start(notebook, method) -> None:
-    """Decided by the way that workers are started, never by platform or version.
-
-    Stands in for computational-cell-analytics/dl-for-micro#20, Optimization-AI/LibAUC#60, pytorch/pytorch#87016,
-    pytorch/pytorch#169252, pytorch/pytorch#138957, vllm-project/guidellm#782, metatensor/metatrain#1243.
+def test_d01_a_class_from_a_notebook_is_refused_before_workers_start(notebook, method) -> None:
+    """D01, from computational-cell-analytics/dl-for-micro#20, Optimization-AI/LibAUC#60, pytorch/pytorch#87016 and
+    cj-mills/pytorch-yolox-object-detection-tutorial-code#7.
     """
     says = f"Toy, which is defined in the notebook, and workers are started by {method}"
     for part in (notebook["Toy"](), Holds(notebook["Toy"]())):
@@ -557,7 +558,10 @@ def test_a_class_from_a_notebook_is_refused_before_workers_start(notebook, metho
         Feed(loader_with(method, collate_fn=notebook["gather"]))
 
 
-def test_the_default_start_method_decides_where_the_loader_names_none(notebook, monkeypatch) -> None:
+def test_d02_the_default_start_method_decides_where_the_loader_names_none(notebook, monkeypatch) -> None:
+    """D02, from pytorch/pytorch#169252, pytorch/pytorch#138957, vllm-project/guidellm#782, metatensor/metatrain#1243:
+    decided by the way that workers are started, never by platform or version.
+    """
     loader = DataLoader(notebook["Toy"](), num_workers=1)
     Feed(loader)  # forked workers inherit it
     monkeypatch.setattr(multiprocessing, "get_start_method", lambda: "forkserver")
@@ -583,8 +587,8 @@ def test_a_script_with_a_file_may_define_its_own_classes(notebook, monkeypatch) 
     ],
     ids=["lock", "lock inside", "collate_fn", "worker_init_fn"],
 )
-def test_what_cannot_be_pickled_is_named(parts, why) -> None:
-    """Stands in for catalyst-team/catalyst#1024, GoogleCloudPlatform/gcs-connector-for-pytorch#67,
+def test_d03_what_cannot_be_pickled_is_named(parts, why) -> None:
+    """D03, from catalyst-team/catalyst#1024, GoogleCloudPlatform/gcs-connector-for-pytorch#67,
     pytorch/pytorch#51836.
     """
     with pytest.raises(LoaderFault, match=why) as caught:

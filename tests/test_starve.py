@@ -17,7 +17,8 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 from gpuworkshop.child import ChildFailed, Progress, Tell
 from gpuworkshop.instruments import arms, starve
 from gpuworkshop.instruments.feed import LoaderFault
-from gpuworkshop.instruments.starve_result import SweepPoint, strip, tells_same_story, which_limit
+from gpuworkshop.instruments.starve_report import strip
+from gpuworkshop.instruments.starve_result import SweepPoint, tells_same_story, which_limit
 from gpuworkshop.machine.conditions import conditions
 from gpuworkshop.timing import Comparison, Plan, Rate, compare
 from gpuworkshop.workloads.config import Job, TrainConfig
@@ -104,11 +105,10 @@ def test_work_in_prepare_is_data_work_and_belongs_to_the_headroom() -> None:
     assert seen.limit == "data" and seen.agrees is True
 
 
-def test_four_slow_workers_are_still_the_limit() -> None:
-    """Items of 5 ms in batches of 8 over 4 workers take 10 ms a batch, the step 2.5 ms: bound by the loader.
-
-    Waits come in bursts, one long and three short ones, and the start of the workers lies in no block.
-    Stands in for pytorch/pytorch#19836, pytorch/pytorch#2978, pytorch/pytorch#8371.
+def test_d12_four_slow_workers_are_still_the_limit() -> None:
+    """D12, from pytorch/pytorch#19836, pytorch/pytorch#2978, pytorch/pytorch#8371: items of 5 ms in batches of 8 over
+    4 workers take 10 ms a batch, the step 2.5 ms: bound by the loader. Waits come in bursts, one long and three short
+    ones, and the start of the workers lies in no block.
     """
     late = loader(0.005, 4, worker_init_fn=lambda worker: time.sleep(0.5))
     seen = starve.measure(late, step_of(0.0025), device="cpu", plan=QUICK)
@@ -163,7 +163,8 @@ def test_a_step_that_raises_passes_its_own_error() -> None:
         starve.measure(loader(0.0, 2), step, device="cpu", plan=QUICK)
 
 
-def test_a_loader_without_batches_is_named() -> None:
+def test_d15_a_loader_without_batches_is_named() -> None:
+    """D15, from huggingface/datasets#7113, arm/neural-graphics-model-gym#147, RasmussenLab/vamb#425."""
     few = DataLoader(Slow(0.0, 33), batch_size=64, drop_last=True)
     with pytest.raises(LoaderFault, match="33 samples < batch size 64 with drop_last=True"):
         starve.measure(few, step_of(0.0), device="cpu", plan=QUICK)
@@ -217,8 +218,8 @@ def test_a_sweep_finds_the_workers_that_help() -> None:
     assert seen.ceiling.value > 3 * seen.points[0].rate.value
 
 
-def test_a_sweep_goes_on_where_a_number_of_workers_is_not_possible() -> None:
-    """Stands in for FoNDUE-HTR/Documentation#13, ymoslem/OpenNMT-Tutorial#6, open-mmlab/mmrotate#501."""
+def test_d09_a_sweep_goes_on_where_a_number_of_workers_is_not_possible() -> None:
+    """D09, from FoNDUE-HTR/Documentation#13, ymoslem/OpenNMT-Tutorial#6, open-mmlab/mmrotate#501."""
     seen = sweep((0, 1), Fragile(0.001))
     assert seen.points[0].rate is not None
     assert seen.points[1].rate is None and "a worker died" in seen.points[1].note
@@ -354,8 +355,8 @@ def test_a_step_slowed_by_the_loader_is_named() -> None:
     assert not any("slowed" in title for title in said(result(slowed_share=0.04)))
 
 
-def test_more_workers_than_cpus_are_a_warning_with_the_limit_that_counts() -> None:
-    """Stands in for embeddings-benchmark/mteb#1331, codalab/codalab-worksheets#2046, Netflix/metaflow#2160."""
+def test_d05_more_workers_than_cpus_are_a_warning_with_the_limit_that_counts() -> None:
+    """D05, from embeddings-benchmark/mteb#1331, codalab/codalab-worksheets#2046, Netflix/metaflow#2160."""
     found = next(
         f for f in starve.findings(result(workers=104, agrees=None)) if "104 workers" in f.title and "CPUs" in f.title
     )
@@ -377,8 +378,8 @@ def test_what_was_planted_is_said_first() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 4])
-def test_pinning_is_not_offered_without_a_card(workers) -> None:
-    """Stands in for pytorch/pytorch#174546, pytorch/pytorch#163102, torchgeo/torchgeo-bench#253,
+def test_d11_pinning_is_not_offered_without_a_card(workers) -> None:
+    """D11, from pytorch/pytorch#174546, pytorch/pytorch#163102, torchgeo/torchgeo-bench#253,
     LaurentMazare/tch-rs#941.
     """
     assert "pin" not in str(starve.report(result(workers=workers))).lower()

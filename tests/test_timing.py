@@ -354,10 +354,9 @@ def test_a_card_is_never_synchronized_per_step(card, steps) -> None:
     assert card.synchronized <= 2
 
 
-def test_work_on_the_card_is_not_booked_on_the_loader(card) -> None:
-    """A step that queues 50 ms and returns: all of it is compute, although the host waits elsewhere.
-
-    Stands in for TristanBilot/mlx-benchmark#21, pytorch/pytorch#80129, pytorch/torchdynamo#900.
+def test_d13_work_on_the_card_is_not_booked_on_the_loader(card) -> None:
+    """D13, from TristanBilot/mlx-benchmark#21, pytorch/pytorch#80129, pytorch/torchdynamo#900: a step that queues
+    50 ms and returns. All of it is compute, although the host waits elsewhere.
     """
     block = run_block(OnCard("A", card, load=0.01, work=0.05), CardClock(), 40)
     assert block.seconds == pytest.approx(40 * 0.05, rel=0.02)

@@ -11,6 +11,7 @@ workload in a child process, here or behind a launcher such as ``srun``.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -19,23 +20,27 @@ import msgspec
 
 from gpuworkshop import child
 from gpuworkshop.child import Tell
+from gpuworkshop.instruments.starve_findings import findings
+from gpuworkshop.instruments.starve_report import report
 from gpuworkshop.instruments.starve_result import (
+    CEILING,
+    LOADER,
+    REAL,
     StarveResult,
     SweepPoint,
     SweepResult,
-    findings,
-    report,
     tells_same_story,
     which_limit,
 )
-from gpuworkshop.machine.allocation import workers_rule
-from gpuworkshop.machine.conditions import Conditions
+from gpuworkshop.instruments.starve_sweep import sweep, worker_counts
+from gpuworkshop.machine import allocation
+from gpuworkshop.machine.conditions import Conditions, conditions
+from gpuworkshop.machine.gpus import default_device
 from gpuworkshop.timing import Comparison, Plan, Rounds, clock_for, in_turn, plan_for
 from gpuworkshop.workloads.config import Job, TrainConfig
 
-__all__ = ["StarveResult", "SweepResult", "compare", "findings", "measure", "report", "run", "run_sweep", "sweep"]
-
-REAL, CEILING, LOADER = "now", "data ceiling", "loader alone"
+__all__ = ["CEILING", "REAL", "StarveResult", "SweepPoint", "SweepResult", "compare", "findings", "measure", "report"]
+__all__ += ["run", "run_sweep", "sweep"]
 
 
 def measure(
@@ -59,8 +64,6 @@ def measure(
     """
     from gpuworkshop.instruments import arms
     from gpuworkshop.instruments.feed import Feed
-    from gpuworkshop.machine.conditions import conditions
-    from gpuworkshop.machine.gpus import default_device
 
     arms.callable_step(step)
     device, tell = str(device or default_device()), tell or Tell()
@@ -111,6 +114,8 @@ def read(rounds: Rounds, now, workload: str, here: Conditions) -> StarveResult:
         conditions=here,
         origin=here.origin,
         wait_interval=rounds.share_interval(REAL, WAIT),
+        shared=now.feed.shared,
+        omp_threads=allocation.whole(os.environ, "OMP_NUM_THREADS"),
     )
 
 
@@ -131,7 +136,6 @@ def compare(
     """
     from gpuworkshop.instruments import arms
     from gpuworkshop.instruments.feed import Feed
-    from gpuworkshop.machine.gpus import default_device
 
     arms.callable_step(step)
     device, tell = str(device or default_device()), tell or Tell()
@@ -141,67 +145,6 @@ def compare(
         both = [stack.enter_context(arms.Real(name, Feed(loader), prepare, step)) for name, loader in runs]
         rounds = in_turn(both, clock_for(device), plan or plan_for(device), progress=tell.progress)
         return rounds.compare("before", "after")
-
-
-def sweep(
-    loader: Iterable,
-    step: Callable[[Any], Any],
-    prepare: Callable[[Any], Any],
-    workers: Sequence[int],
-    *,
-    device: str,
-    workload: str = "your loader and step",
-    unit: str = "samples/s",
-    plan: Plan | None = None,
-    tell: Tell | None = None,
-) -> SweepResult:
-    """Measure a DataLoader with 0 and with each number of ``workers``, in turn, and the data ceiling with them."""
-    from gpuworkshop.instruments import arms
-    from gpuworkshop.machine.conditions import conditions
-
-    tell, here = tell or Tell(), conditions(device)
-    with ExitStack() as stack:
-        feeds, notes = _start_each(loader, sorted({0, *workers}), stack, tell)
-        measured = [arms.Real(str(count), feed, prepare, step) for count, feed in feeds.items()]
-        measured.append(arms.Resident(CEILING, measured[0].take(), step))
-        rounds = in_turn(
-            measured,
-            clock_for(device),
-            plan or plan_for(device),
-            unit=unit,
-            progress=lambda share: tell.progress(0.2 + 0.8 * share, "all worker counts in turn"),
-        )
-    points = [
-        SweepPoint(n, rounds.rate(str(n)), rounds.compare("0", str(n)) if n and 0 in feeds else None) for n in feeds
-    ] + [SweepPoint(n, None, None, note) for n, note in notes.items()]
-    points.sort(key=lambda point: point.workers)
-    return SweepResult(workload, tuple(points), rounds.rate(CEILING), here.cpus, "", here, here.origin)
-
-
-def _start_each(loader, workers: Sequence[int], stack: ExitStack, tell: Tell) -> tuple[dict, dict[int, str]]:
-    """A started feed for each number of workers, paused; and a note for each that could not start."""
-    from gpuworkshop.instruments.feed import Feed, LoaderFault
-
-    feeds, notes = {}, {}
-    for position, count in enumerate(workers):
-        tell.progress(0.2 * position / len(workers), f"starting {count} workers")
-        try:
-            feed = stack.enter_context(Feed(loader, workers=count))
-            for _ in range(2 * feed.period):
-                feed.next()
-            feed.pause()
-            feeds[count] = feed
-        except LoaderFault as fault:
-            notes[count] = str(fault)
-    if not feeds:
-        raise LoaderFault(next(iter(notes.values())))
-    return feeds, notes
-
-
-def worker_counts(cpus: int) -> tuple[int, ...]:
-    """The numbers of workers worth a look: powers of two up to the CPUs, the rule (CPUs - 1), and the CPUs."""
-    powers = [2**n for n in range(cpus.bit_length()) if 2**n <= cpus]
-    return tuple(sorted({0, *powers, workers_rule(cpus), cpus}))
 
 
 # ---------------------------------------------------------------- the second door: a built-in workload in a child
@@ -242,8 +185,6 @@ def run_sweep(
 
 def in_child(request: Any, tell: Tell) -> StarveResult | SweepResult:
     """What the child does with a :class:`Request`."""
-    from gpuworkshop.machine import allocation
-    from gpuworkshop.machine.gpus import default_device
     from gpuworkshop.workloads.train import build, need_card
 
     asked = msgspec.convert(request, Request)

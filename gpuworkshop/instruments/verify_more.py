@@ -8,7 +8,7 @@ from gpuworkshop.instruments.verify_card import can_run, kernels
 from gpuworkshop.instruments.verify_cause import leave, pip, quoted
 from gpuworkshop.instruments.verify_checks import names
 from gpuworkshop.instruments.verify_result import VerifyResult
-from gpuworkshop.machine import disk_findings, frontend_findings, interpreter, processes_findings
+from gpuworkshop.machine import allocation_findings, disk_findings, frontend_findings, interpreter, processes_findings
 from gpuworkshop.machine.gpus import Card
 from gpuworkshop.machine.visible import VARIABLE
 from gpuworkshop.numbers import counted, gib
@@ -175,11 +175,8 @@ def _around(result: VerifyResult) -> Iterator[Finding]:
     if first.wsl and result.usable:
         says = "the driver is that of Windows; NVML names no processes here, and a driver installed in Linux breaks it"
         yield Finding("notice", "WSL2: CUDA through Windows", says)
-    asked = first.cpus.limits.get("SLURM_CPUS_PER_TASK")
-    if asked and first.cpus.count < asked:
-        title = f"This task may use {first.cpus.count} of the {asked} CPUs of its job"
-        evidence = f"said by {first.cpus.said_by}; srun does not take over --cpus-per-task"
-        yield Finding("warning", title, evidence, "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK")
+    cpus = first.cpus
+    yield from allocation_findings.fewer_cpus(cpus.count, cpus.said_by, cpus.limits.get("SLURM_CPUS_PER_TASK"))
     front = result.caller.front
     if front is not None and front.kind != "none":
         yield from frontend_findings.findings(front)

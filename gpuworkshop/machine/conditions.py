@@ -34,6 +34,8 @@ class Conditions(msgspec.Struct, frozen=True):
     """Version of PyTorch; "" where it does not run in the measuring process."""
     kit: str
     date: str
+    cpus_asked: int | None = None
+    """What the job asked of Slurm for each task; None outside of a job, and where it did not say."""
 
     @property
     def origin(self) -> Origin:
@@ -68,6 +70,7 @@ def known(device: str, cards: Sequence[Card], cores: Cpus, driver: str) -> Condi
         torch=str(torch.__version__) if torch else "",
         kit=__version__,
         date=datetime.date.today().isoformat(),
+        cpus_asked=cores.limits.get("SLURM_CPUS_PER_TASK"),
     )
 
 
