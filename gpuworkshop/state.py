@@ -1,8 +1,8 @@
 """The learner's state folder: progress, predictions and the ledger live here.
 
-A value is replaced atomically, a record is appended whole, and a home that is full,
-read-only or missing never breaks a lesson: what cannot be written there goes to a
-temporary folder, which is said once, and readers look in both places.
+A record is appended whole, and a home that is full, read-only or missing never breaks a
+lesson: what cannot be written there goes to a temporary folder, which is said once, and
+readers look in both places.
 """
 
 from __future__ import annotations
@@ -51,22 +51,6 @@ def problem() -> str:
     """One line on why the chosen folder cannot be used, or "" if it can."""
     folder()
     return _problems[chosen()]
-
-
-def write_json(name: str, value: Any) -> bool:
-    """Replace the file `name` by `value` as JSON, at once or not at all (temporary file and
-    rename). False if it could not be written anywhere."""
-    data = _encode(value)
-    return any(_written(_replace, place / name, data) for place in _places_to_write())
-
-
-def read_json(name: str, default: Any) -> Any:
-    """The value last written under `name`; `default` if there is none or it is broken."""
-    newest: dict[float, Any] = {}
-    for path in (place / name for place in _places_to_read()):
-        with suppress(OSError, msgspec.DecodeError, RecursionError):
-            newest[path.stat().st_mtime] = msgspec.json.decode(path.read_bytes())
-    return newest[max(newest)] if newest else default
 
 
 def append(name: str, record: Any) -> bool:
@@ -135,7 +119,7 @@ def _places_to_write() -> Iterator[Path]:
 def _try(place: Path) -> None:
     """Write a block and remove it again, so that a full disk shows before it matters."""
     probe = place / f".probe-{os.getpid()}"
-    _written(_replace, probe, bytes(PROBE_BYTES))
+    _written(_block, probe, bytes(PROBE_BYTES))
     with suppress(OSError):
         probe.unlink()
 
@@ -163,18 +147,11 @@ def _say(why: str) -> None:
         print(why, file=sys.stderr)
 
 
-def _replace(path: Path, data: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
+def _block(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _append(path: Path, line: bytes) -> None:

@@ -696,10 +696,10 @@ def test_foreign_lines_are_skipped_and_what_is_ours_is_found(foreign) -> None:
     assert mine == []
 
 
-def test_a_state_file_nested_without_end_is_a_broken_one(own_state) -> None:
+def test_a_line_nested_without_end_is_a_broken_one(own_state) -> None:
     own_state.mkdir()
-    (own_state / "x.json").write_bytes(b"[" * 100_000)
-    assert state.read_json("x.json", "default") == "default"
+    (own_state / "x.jsonl").write_bytes(b"[" * 100_000 + b'\n{"n": 1}\n')
+    assert state.read_lines("x.jsonl") == ([{"n": 1}], 1)
 
 
 @pytest.fixture

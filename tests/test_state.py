@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -48,32 +47,9 @@ def test_the_folder_is_the_setting_then_xdg_then_home(tmp_path: Path, monkeypatc
     assert state.problem() == ""
 
 
-def test_a_value_is_read_back() -> None:
-    assert state.read_json("a.json", "none") == "none"
-    assert state.write_json("a.json", {"x": np.float32(0.5), "y": Path("here")})
-    assert state.read_json("a.json", None) == {"x": 0.5, "y": "here"}
-
-
-def test_a_value_that_cannot_be_written_leaves_the_old_one_whole(monkeypatch: pytest.MonkeyPatch, fresh: Path) -> None:
-    state.write_json("a.json", [1])
-    names = sorted(state.folder().iterdir())
-    fresh.rmdir()
-    fresh.write_text("")  # no spare folder either
-
-    def full(handle: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    assert state.write_json("a.json", [2]) is False
-    monkeypatch.undo()
-    assert json.loads(names[0].read_text()) == [1]
-    assert sorted(names[0].parent.iterdir()) == names
-
-
-def test_a_broken_value_is_the_default() -> None:
-    state.write_json("a.json", [1])
-    (state.folder() / "a.json").write_text('{"half": ')
-    assert state.read_json("a.json", "default") == "default"
+def test_numbers_of_numpy_and_paths_are_kept_as_json_knows_them() -> None:
+    assert state.append("a.jsonl", {"x": np.float32(0.5), "y": Path("here")})
+    assert state.read_lines("a.jsonl") == ([{"x": 0.5, "y": "here"}], 0)
 
 
 @given(st.lists(st.dictionaries(st.text(), st.text() | st.integers(-(2**53), 2**53) | st.none())))
@@ -154,12 +130,11 @@ def test_an_unusable_folder_is_said_once_and_the_temporary_one_is_used(
     unusable: Path, fresh: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert state.append("a.jsonl", {"n": 1})
-    assert state.write_json("a.json", [1])
     assert state.folder().parent == fresh
     said = capsys.readouterr().err
     assert said == state.problem() + "\n"
     assert str(unusable) in said and str(state.folder()) in said
-    assert (state.read_lines("a.jsonl"), state.read_json("a.json", 0)) == (([{"n": 1}], 0), [1])
+    assert state.read_lines("a.jsonl") == ([{"n": 1}], 0)
     assert state.folder().stat().st_mode & 0o077 == 0
 
 
@@ -177,14 +152,6 @@ def test_a_disk_that_fills_up_later_loses_nothing(fresh: Path) -> None:
     assert state.folder().parent == fresh
 
 
-def test_the_newer_of_two_values_counts(unusable: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    state.write_json("a.json", "spare")
-    os.utime(state.folder() / "a.json", (1, 1))
-    monkeypatch.setenv("GPUWORKSHOP_STATE", str(tmp_path / "good"))
-    state.write_json("a.json", "home")
-    assert state.read_json("a.json", None) == "home"
-
-
 def test_a_line_cut_short_by_a_full_disk_is_written_whole_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     state.append("a.jsonl", {"n": 1})
     write, cuts = os.write, iter([4])  # only the first write is cut, after 4 bytes
@@ -198,8 +165,6 @@ def test_no_folder_at_all_is_no_error(unusable: Path, fresh: Path, capsys: pytes
     fresh.rmdir()
     fresh.write_text("")
     assert state.append("a.jsonl", {"n": 1}) is False
-    assert state.write_json("a.json", [1]) is False
-    assert state.read_json("a.json", "default") == "default"
     assert state.read_lines("a.jsonl") == ([], 0)
     assert capsys.readouterr().err == state.problem() + "\n"
     assert "cannot be written" in state.problem()
