@@ -21,9 +21,10 @@ from gpuworkshop import child
 from gpuworkshop.child import ChildFailed, Deadline, Progress
 from gpuworkshop.instruments.scaling_faults import explained
 from gpuworkshop.instruments.scaling_findings import findings, report
-from gpuworkshop.instruments.scaling_plan import Request, cards_refusal
+from gpuworkshop.instruments.scaling_plan import Request, refused_before
 from gpuworkshop.instruments.scaling_result import ScalingResult, World, efficiency_by_hand
 from gpuworkshop.machine import gpus
+from gpuworkshop.machine.allocation import cpus
 from gpuworkshop.timing import Plan
 from gpuworkshop.workloads.config import Job, TrainConfig
 
@@ -53,13 +54,21 @@ def run(
     rank fails, dies, or says nothing for ``patience`` seconds, and for more ranks than the cards allow.
     """
     job = job or Job()
-    if why := _no_count(ranks):
-        raise ChildFailed(why, bad_input=True)
-    if not launcher and (why := cards_refusal(ranks, gpus.cards()) if ranks > 1 else ""):
-        raise ChildFailed(why, bad_input=True)
+    check_ranks(ranks, launcher)
     asked = Request(config or job.sizes.start, job, ranks, straggler_ms, plan, only_weak)
     target = "gpuworkshop.instruments.scaling_rank:in_rank"
     return launch(target, asked, ranks, type=ScalingResult, launcher=launcher, progress=progress, patience=patience)
+
+
+def check_ranks(ranks: Any, launcher: Sequence[str]) -> None:
+    """ChildFailed for what is no number of ranks, and for more than the cards or CPUs here allow.
+
+    Behind a launcher nothing is known before it runs; there the ranks themselves look.
+    """
+    if why := _no_count(ranks):
+        raise ChildFailed(why, bad_input=True)
+    if not launcher and ranks > 1 and (why := refused_before(ranks, gpus.cards(), cpus().count)):
+        raise ChildFailed(why, bad_input=True)
 
 
 def launch(
@@ -77,6 +86,9 @@ def launch(
     The ranks hear when this process ends, however it does, and end with it. An error of the first failing rank comes
     out as one line; PyTorch's words are in the log of the :class:`ChildFailed`.
     """
+    if not isinstance(target, str):
+        why = "a function of a notebook cannot be imported by another process: write it to a file, and run that file"
+        raise ChildFailed(why, bad_input=True)
     if not launcher and (why := no_torchrun()):
         raise ChildFailed(why, bad_input=True)
     deadline = Deadline(patience)

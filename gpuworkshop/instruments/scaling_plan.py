@@ -62,10 +62,11 @@ def refusal(ranks: int, cards: int, cpus: int) -> str:
     return ""
 
 
-def cards_refusal(ranks: int, cards: Cards) -> str:
-    """Why these cards cannot take so many ranks, as far as the driver says; "" if they can, or if nothing is known."""
-    if ranks > 1 and any(card.mig for card in cards.mine):
-        return f"{ranks} ranks cannot be: a process gets one MIG slice, and NCCL joins none: use --ranks 1"
-    if cards.unknown or not cards.mine:
+def refused_before(ranks: int, cards: Cards, cpus: int) -> str:
+    """Why this machine cannot take so many ranks, as far as the driver says; "" if it can or nobody is certain."""
+    if any(card.mig for card in cards.mine):
+        no = f"{ranks} ranks cannot be: a process gets one MIG slice, and NCCL joins none: use --ranks 1"
+        return no if ranks > 1 else ""
+    if cards.unknown:
         return ""
-    return refusal(ranks, len(cards.mine), 0)
+    return refusal(ranks, len(cards.mine), cpus)

@@ -133,7 +133,7 @@ def band(efficiency: float) -> Band:
     return "acceptable" if efficiency >= ACCEPTABLE else "does not pay"
 
 
-class ByHand(msgspec.Struct, frozen=True):
+class Judged(msgspec.Struct, frozen=True):
     """An efficiency worked out from numbers of a run that somebody else timed."""
 
     mode: Mode
@@ -144,7 +144,7 @@ class ByHand(msgspec.Struct, frozen=True):
 
 def efficiency_by_hand(
     worlds: Sequence[int], batch: int, steps_a_second: float, alone_batch: int, alone_steps_a_second: float
-) -> ByHand:
+) -> Judged:
     """Efficiency from the log of a run: ``worlds`` is the world size that each of its ranks says it is in.
 
     Steps a second of two runs say nothing by themselves, samples a second do. ValueError where the ranks disagree.
@@ -159,4 +159,4 @@ def efficiency_by_hand(
     remark = ""
     if efficiency > 1.0 + 1e-9:
         remark = "more than 100%: was the one alone disturbed, or is this another batch or another model?"
-    return ByHand(mode, rate, efficiency, remark)
+    return Judged(mode, rate, efficiency, remark)
