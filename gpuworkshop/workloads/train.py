@@ -173,6 +173,8 @@ def main(arguments: list[str] | None = None) -> None:
 def train(training: Training, steps: int, ranks: int = 1, tells: bool = True) -> None:
     """Train for some steps; one of the ``ranks`` tells how it goes."""
     training.use_precision()
+    if tells and ranks > 1:
+        print(f"{training.job.title}: {ranks} ranks, each with a batch of {training.config.batch_size}")
     began, seen = time.perf_counter(), 0
     for step, batch in zip(range(1, steps + 1), endless(training.loader), strict=False):
         x, y = training.prepare(batch)
