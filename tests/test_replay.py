@@ -13,6 +13,7 @@ import pytest
 
 from gpuworkshop import __version__
 from gpuworkshop.course import replay
+from gpuworkshop.course.calls import CallsResult
 from gpuworkshop.course.demos import DemoResult, Seen
 from gpuworkshop.instruments.samples import WatchedCard
 from gpuworkshop.instruments.starve import StarveResult, SweepPoint, SweepResult
@@ -81,6 +82,10 @@ def demonstrated() -> DemoResult:
     return DemoResult("resnet50", kinds, rate(2000), rate(4000), comparison(2), CARD, CARD.origin)
 
 
+def called() -> CallsResult:
+    return CallsResult(10_000, rate(30_000), rate(9_000_000), comparison(300), CARD, CARD.origin)
+
+
 def measured(what: str) -> Any:
     """A result as it was before it became a recording of the course."""
     text = (replay.FOLDER / f"{what}-h200.json").read_text()
@@ -96,6 +101,10 @@ RESULTS = {
     "busy": demonstrated,
     "verify": partial(measured, "verify"),
     "profile": partial(measured, "profile"),
+    "gaps": partial(measured, "profile"),
+    "copies": partial(measured, "profile"),
+    "elsewhere": partial(measured, "profile"),
+    "calls": called,
 }
 
 
@@ -156,7 +165,7 @@ def test_a_recording_is_shown_as_a_report_with_its_mark(tmp_path: Path, what: st
     assert "recorded on NVIDIA Test Card" in html and "measured here" not in html
 
 
-@pytest.mark.parametrize("what", [what for what in RESULTS if what != "verify"])
+@pytest.mark.parametrize("what", [what for what in RESULTS if what not in ("verify", "calls")])
 def test_the_picture_alone_carries_the_mark(tmp_path: Path, what: str) -> None:
     write(tmp_path, f"{what}-test.json", RESULTS[what]())
     alone = replay.picture(what, folder=tmp_path)

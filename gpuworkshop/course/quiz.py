@@ -52,10 +52,16 @@ def with_reserve(minutes: float) -> float:
     return 1.2 * minutes
 
 
+def busy_when_late(launch_us: float, kernel_us: float) -> float:
+    """Percent of the time in which a card is busy when each kernel ends before the next one is launched."""
+    return 100 * kernel_us / launch_us
+
+
 COMPUTED: dict[str, Callable[..., float]] = {
     "wasted_share": wasted_share,
     "wasted_card_minutes": wasted_card_minutes,
     "with_reserve": with_reserve,
+    "busy_when_late": busy_when_late,
 }
 """Numeric answers that are calculated from the numbers in the question."""
 

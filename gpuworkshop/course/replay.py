@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from gpuworkshop import __version__
-from gpuworkshop.course import demos
+from gpuworkshop.course import calls, demos
+from gpuworkshop.course.calls import CallsResult
 from gpuworkshop.course.demos import DemoResult
 from gpuworkshop.course.faces import Note
 from gpuworkshop.instruments import profile, starve, verify, watch
@@ -26,7 +27,7 @@ from gpuworkshop.loop.climb import LoopResult
 from gpuworkshop.report import Figure, Finding, Origin, Report
 
 FOLDER = Path(__file__).parent / "recordings"
-Result = StarveResult | SweepResult | LoopResult | VerifyResult | WatchResult | DemoResult | ProfileResult
+Result = StarveResult | SweepResult | LoopResult | VerifyResult | WatchResult | DemoResult | ProfileResult | CallsResult
 KINDS: dict[str, type[Result]] = {
     "starve": StarveResult,
     "sweep": SweepResult,
@@ -35,6 +36,10 @@ KINDS: dict[str, type[Result]] = {
     "watch": WatchResult,
     "busy": DemoResult,
     "profile": ProfileResult,
+    "gaps": ProfileResult,
+    "copies": ProfileResult,
+    "elsewhere": ProfileResult,
+    "calls": CallsResult,
 }
 """What can be recorded, and the type of its result."""
 
@@ -46,6 +51,7 @@ REPORTS: dict[type[Result], Callable[[Any], Report]] = {
     WatchResult: watch.report,
     DemoResult: demos.report,
     ProfileResult: profile.report,
+    CallsResult: calls.report,
 }
 """What shows a result."""
 

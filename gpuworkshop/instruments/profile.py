@@ -52,6 +52,7 @@ def measure(
     workload: str = "your loader and step",
     unit: str = "samples/s",
     plan: Plan | None = None,
+    progress: Callable[[child.Progress], None] | None = None,
     tell: Tell | None = None,
 ) -> ProfileResult:
     """Profile ``steps`` steps of your own ``loader`` and ``step`` in this process, then time plain ones.
@@ -68,7 +69,7 @@ def measure(
     at_least_one(steps)
     nobody_else_profiles()
     place = place_for_trace(trace_file)
-    device, tell = device or default_device(), tell or Tell()
+    device, tell = device or default_device(), tell or (_Shown(progress) if progress else Tell())
     prepare = prepare or (lambda batch: arms.moved(batch, device))
     with Feed(loader) as feed:
         run = _Steps(arms.Real("plain", feed, prepare, step), device, tell)
@@ -92,6 +93,16 @@ def measure(
         origin=here.origin,
         counters=nsight.counters_allowed(),
     )
+
+
+class _Shown(Tell):
+    """Progress for whoever measures in the present process."""
+
+    def __init__(self, show: Callable[[child.Progress], None]):
+        self._show = show
+
+    def progress(self, share: float, text: str = "") -> None:
+        self._show(child.Progress(share, text))
 
 
 def at_least_one(steps: int) -> None:

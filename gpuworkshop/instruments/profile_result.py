@@ -246,7 +246,7 @@ def _top_row_of_cpu(sums: TraceSums) -> Finding:
     return Finding("ok", title, _calls(top))
 
 
-CONVERTING = "one dtype and layout from the start: no .double(), .float() or .contiguous() in every step"
+CONVERTING = "convert once, before training: one dtype and one layout"
 
 
 def _launches(sums: TraceSums) -> Finding:
@@ -380,10 +380,11 @@ def _first(sums: TraceSums, rows: int) -> list[Row]:
 
 
 def _labels(sums: TraceSums, rows: Sequence[Row]) -> Table:
+    """The learner's own labels; what each covers, with all that it calls."""
     cells = (
         (row.name, _ms(row.device_total) if sums.cards else "n/a", _ms(row.cpu_total), f"{row.calls:,}") for row in rows
     )
-    return Table(("Your label", "CUDA total", "CPU total", "Calls"), tuple(cells), f"Your labels. {_unit(sums)}")
+    return Table(("Your label", "CUDA total", "CPU total", "Calls"), tuple(cells), "Your labels, in ms as above")
 
 
 def _unit(sums: TraceSums) -> str:

@@ -61,10 +61,12 @@ ASKED_01 = Asked("01_verify", "round-trip", "which-memory", "seen-not-used", "ti
 ASKED_02 = Asked(
     "02_watch", "loaded-barely-computing", "the-other-axis", "whose-memory", "card-minutes", "what-100-says"
 )
+ASKED_03 = Asked("03_profile", "small-gaps", "waiting-on-top", "host-waits", "busy-when-late", "which-step-time")
 NOTEBOOKS = {
     "small": (small_notebook, 60, ASKED_04),
     "01": (chapter("01_verify"), 240, ASKED_01),
     "02": (chapter("02_watch"), 240, ASKED_02),
+    "03": (chapter("03_profile"), 240, ASKED_03),
     "04": (chapter("04_starve"), 240, ASKED_04),
 }
 """What is opened, the seconds that running all its cells may take, and what is asked in it."""

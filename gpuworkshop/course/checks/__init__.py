@@ -5,6 +5,7 @@ A check gives a `Found`; the words for it stand with the exercise in exercises/*
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -36,6 +37,12 @@ def told(error: BaseException) -> str:
         words = ""
     short = words if len(words) <= LONGEST else f"{words[:LONGEST]} ..."
     return f"{type(error).__name__}: {short}" if short else type(error).__name__
+
+
+def does_nothing(function: Callable) -> bool:
+    """Whether a function uses no name at all, as a stub does."""
+    code = getattr(function, "__code__", None)
+    return code is not None and not (code.co_names or code.co_freevars)
 
 
 LONGEST = 200

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any
 
-from gpuworkshop.course.checks import STUB, Found, right, told, wrong
+from gpuworkshop.course.checks import STUB, Found, does_nothing, right, told, wrong
 from gpuworkshop.loop.remedies import explaining, remedies
 
 SAMPLES = 10  # with a batch of 4 the last batch is short, so a dropped one shows
@@ -25,7 +25,7 @@ def knobs(make_loader: Any) -> Found:
         except (Exception, SystemExit) as error:
             return _raised(error, workers)
         if loader is ... or loader is None:
-            return STUB if loader is ... or _does_nothing(make_loader) else wrong("returns-nothing")
+            return STUB if loader is ... or does_nothing(make_loader) else wrong("returns-nothing")
         if found := _not_a_loader(loader) or _wrong_setting(loader, workers):
             return found
     return _wrong_data(loader) or right()
@@ -35,12 +35,6 @@ def _call(make_loader: Callable, workers: int) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch warns when there are fewer cores than workers
         return make_loader(list(range(SAMPLES)), BATCH, workers)
-
-
-def _does_nothing(function: Callable) -> bool:
-    """Whether a function uses no name at all, as a stub does."""
-    code = getattr(function, "__code__", None)
-    return code is not None and not (code.co_names or code.co_freevars)
 
 
 def _raised(error: BaseException, workers: int) -> Found:
