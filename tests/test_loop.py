@@ -21,9 +21,11 @@ from gpuworkshop.instruments.feed import LoaderFault
 from gpuworkshop.instruments.learning import Judgement, Learned, judge
 from gpuworkshop.instruments.starve import StarveResult
 from gpuworkshop.loop import climb, climber, ledger, remedies, trial
+from gpuworkshop.loop.budget import Budget
 from gpuworkshop.loop.climb import Request
 from gpuworkshop.loop.diagnose import bound, diagnose, ranked
 from gpuworkshop.loop.ledger import Record
+from gpuworkshop.loop.look_result import Look
 from gpuworkshop.loop.remedies import Facts, by_id, explaining, proposals
 from gpuworkshop.machine.conditions import conditions
 from gpuworkshop.timing import Clock, Comparison, Plan, Rate, compare, in_turn
@@ -417,8 +419,9 @@ def test_a_starved_run_is_fed_first(headroom) -> None:
     """Also where the step takes most of the time, and a faster step could bring more."""
     order = [remedy.id for remedy, _ in ranked(seen(headroom), 8)]
     assert order[0] == "workers", "equal bounds: the cheapest first"
-    first_step = min(order.index(name) for name in ("bf16", "channels-last", "batch"))
-    assert max(order.index(name) for name in ("pre-decode", "card-decode", "fewer-workers", "pin")) < first_step
+    first_step = min(order.index(name) for name in ("one-call", "bf16", "channels-last", "batch"))
+    on_data_path = ("pre-decode", "card-decode", "fewer-workers", "pin", "device-transform")
+    assert max(order.index(name) for name in on_data_path) < first_step
 
 
 def test_a_larger_bound_comes_first() -> None:
@@ -428,7 +431,7 @@ def test_a_larger_bound_comes_first() -> None:
 
 def test_a_run_that_is_not_starved_is_not_offered_another_loader() -> None:
     offered = {remedy.id for remedy, _ in ranked(seen(1.02, "compute"), 8)}
-    assert offered == {"bf16", "channels-last", "batch", "rare-loss", "fused", "tf32", "compile"}
+    assert offered == {"one-call", "bf16", "channels-last", "batch", "rare-loss", "fused", "tf32", "compile"}
 
 
 def test_an_unknown_limit_tries_everything() -> None:
@@ -501,10 +504,9 @@ def climbed(monkeypatch):
         made = climber.Climb(Request(Job(), start, **asked), heard := Heard())
         made.bench = SimpleNamespace(device="cuda:0", trial=world.trial)
         made.facts = facts(cpus=8, knee=32)
-        monkeypatch.setattr(climber, "time", SimpleNamespace(monotonic=lambda: world.now))
-        monkeypatch.setattr(made, "began", world.now)
-        monkeypatch.setattr(made, "look", lambda quick=False: world.seen(made.now))
-        monkeypatch.setattr(made, "finish", lambda baseline, stopped: stopped)
+        made.budget = Budget(made.asked.budget_seconds, "cuda:0", lambda: world.now)
+        monkeypatch.setattr(made, "look", lambda quick=False: Look(world.seen(made.now)))
+        monkeypatch.setattr(made, "finish", lambda stopped: stopped)
         return made, made.climb(), heard
 
     return go
@@ -561,11 +563,11 @@ def test_a_climb_stops_at_the_changes_it_may_make(climbed, most) -> None:
 
 
 def test_a_climb_stops_at_its_budget(climbed) -> None:
-    """A trial takes 10 s here: after 25 s no other one is begun."""
+    """A trial takes 10 s here: when only 5 s are left no other one is begun."""
     world = World()
     _, stopped, _ = climbed(world, budget_seconds=25.0)
-    assert len(world.trials) == 3
-    assert "the budget of 25 s is used up" in stopped
+    assert len(world.trials) == 2
+    assert "the budget of 25 s is used up: a change takes about 10 s, and 5 s are left" in stopped
 
 
 def test_a_climb_stops_when_nothing_pays(climbed) -> None:

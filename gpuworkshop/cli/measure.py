@@ -185,16 +185,23 @@ def loop(*, budget: str | None = None, max_changes: int | None = None, where: Wh
     Parameters
     ----------
     budget
-        No new change is tried after this time, such as 90s or 2m.
+        Time for the baseline and the changes, such as 90s or 2m: no change is begun that would probably end after it.
+        none: as long as it takes. Not given: 50s on a CPU, as long as it takes on a GPU.
     max_changes
         Changes to keep at most.
     """
     from gpuworkshop.loop import climb
 
-    with bad_input("--budget: "):
-        limit = None if budget is None else seconds(budget)
+    limits: dict[str, Any] = {} if budget is None else {"budget_seconds": _budget(budget)}
     if max_changes is not None and max_changes < 0:
         raise BadInput(f"--max-changes is {max_changes}: it counts changes, 0 or more")
-    most = {} if max_changes is None else {"max_changes": max_changes}
-    result = climb.run(where.job(), budget_seconds=limit, **most, **where.how("loop"))
+    if max_changes is not None:
+        limits["max_changes"] = max_changes
+    result = climb.run(where.job(), **limits, **where.how("loop"))
     return show(climb, result, where.as_json)
+
+
+def _budget(words: str) -> float | None:
+    """Seconds; None for no limit."""
+    with bad_input("--budget: "):
+        return None if words.strip().lower() == "none" else seconds(words)

@@ -2,56 +2,37 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 
 from gpuworkshop import child
-from gpuworkshop.instruments.starve import StarveResult
 from gpuworkshop.loop import ledger
+from gpuworkshop.loop.climb_result import LoopResult, alters_training, bars, change_words, findings, report, table
 from gpuworkshop.loop.ledger import Record
-from gpuworkshop.loop.remedies import remedies
 from gpuworkshop.loop.trial_result import Trial
-from gpuworkshop.machine.conditions import Conditions
-from gpuworkshop.report import Finding, Origin, Report, Table
-from gpuworkshop.timing import Comparison, Rate
 from gpuworkshop.workloads.config import Job, TrainConfig
+
+__all__ = [
+    "LoopResult",
+    "alters_training",
+    "bars",
+    "change_words",
+    "findings",
+    "report",
+    "run",
+    "table",
+    "try_one",
+]
 
 MAX_CHANGES = 6
 
+USUAL = "usual"
+"""The budget where none is given: :data:`USUAL_ON_CPU` without a card, none with one."""
 
-class LoopResult(msgspec.Struct, frozen=True):
-    """What the loop found: where it began, every trial in order, where it ended, and what is left."""
-
-    run: str
-    job: Job
-    baseline: StarveResult
-    records: tuple[Record, ...]
-    """The baseline, each change that was tried, kept or not, in order."""
-    final: StarveResult
-    of_synthetic: Comparison
-    """Final throughput over that of the same step on random batches."""
-    synthetic: Rate
-    jpegs: Rate | None
-    """The best path that still decodes JPEGs each time, all else as in the final run; None if that is the final one."""
-    jpegs_config: TrainConfig | None
-    gain: float
-    """Product of the kept changes' ratios."""
-    stopped: str
-    seconds: float
-    conditions: Conditions
-    origin: Origin
-
-    @property
-    def kept(self) -> list[Record]:
-        """The changes that were kept, in order."""
-        return [record for record in self.records if record.kind == "change" and record.kept]
-
-    @property
-    def refused(self) -> list[Record]:
-        """The changes that were measured and not kept."""
-        return [record for record in self.records if record.kind == "change" and not record.kept]
+USUAL_ON_CPU = 50.0
+"""Seconds."""
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -60,7 +41,7 @@ class Request(msgspec.Struct, frozen=True):
     job: Job
     start: TrainConfig
     max_changes: int = MAX_CHANGES
-    budget_seconds: float | None = None
+    budget_seconds: float | Literal["usual"] | None = USUAL
     only: TrainConfig | None = None
     """Try just this config against ``start``."""
     device: str | None = None
@@ -71,11 +52,14 @@ def run(
     *,
     start: TrainConfig | None = None,
     max_changes: int = MAX_CHANGES,
-    budget_seconds: float | None = None,
+    budget_seconds: float | Literal["usual"] | None = USUAL,
     launcher: Sequence[str] = (),
     progress=None,
 ) -> LoopResult:
-    """Run the whole loop on a built-in workload in one child; each record is in the ledger as soon as it is made."""
+    """Run the whole loop on a built-in workload in one child; each record is in the ledger as soon as it is made.
+
+    No change is begun that would probably end after ``budget_seconds``; None sets no such limit.
+    """
     job = job or Job()
     request = Request(job, start or job.sizes.start, max_changes, budget_seconds)
     return child.run(
@@ -108,116 +92,3 @@ def _append(line: msgspec.Raw) -> None:
     except msgspec.DecodeError:
         return  # of another version of the kit; its result will say so
     ledger.add(record)
-
-
-# ---------------------------------------------------------------- what it means
-
-
-def findings(result: LoopResult) -> Iterator[Finding]:
-    """What a loop says, as a pure function of its result."""
-    from gpuworkshop.loop.diagnose import diagnose
-
-    if result.baseline.planted:
-        yield Finding("notice", f"Planted: {result.baseline.planted}", "a real wait, to stand for slow storage")
-    yield Finding("notice", f"It began with: {diagnose(result.baseline).reason}", f"{result.baseline.real}")
-    yield from map(_kept_finding, result.kept)
-    for record in result.refused:
-        yield Finding("notice", f"{record.remedy}: not kept", f"{_values(record)}: {record.why}")
-    if not result.kept:
-        yield Finding("ok", "Nothing worth changing", "every remedy that applies was measured")
-    left = f"{result.of_synthetic.ratio:.0%} of the same step on random batches ({result.synthetic})"
-    yield Finding("ok", f"In all {_gain(result)}; it now runs at {left}", f"stopped because {result.stopped}")
-    if result.jpegs:
-        share = result.jpegs.value / result.final.real.value
-        yield Finding(
-            "notice",
-            f"Still decoding JPEGs every time, the best path reaches {result.jpegs} ({share:.0%} of the final run)",
-            f"{result.jpegs_config.data_path} with {result.jpegs_config.workers} workers, all else as in the final run",
-        )
-
-
-def _kept_finding(record: Record) -> Finding:
-    evidence = [f"changed {', '.join(record.changed)}"]
-    if record.learning:
-        evidence.append(record.learning.says)
-    if record.paid_once_seconds >= 1:
-        evidence.append(f"paid once: {record.paid_once_seconds:.0f} s")
-    if alters_training(record):
-        evidence.append("each sample may teach less: compare the losses before you keep it")
-    level = "warning" if alters_training(record) else "ok"
-    return Finding(level, f"{record.remedy}: {record.comparison}", "; ".join(evidence), record.code)
-
-
-def alters_training(record: Record) -> bool:
-    """Whether a change alters the training itself, not only its speed."""
-    return any(remedy.title == record.remedy and remedy.numerics == "training" for remedy in remedies())
-
-
-def _gain(result: LoopResult) -> str:
-    """The product of the kept ratios; apart from it, what it is without changes to the training itself."""
-    same = math.prod(r.comparison.ratio for r in result.kept if r.comparison and not alters_training(r))
-    words = f"{result.gain:.1f}x"
-    return words if math.isclose(same, result.gain) else f"{words} ({same:.1f}x without what alters the training)"
-
-
-def change_words(record: Record) -> str:
-    """A change in a few words: the remedy and the new values."""
-    return f"{record.remedy}: {', '.join(f'{name} {getattr(record.config, name)}' for name in record.changed)}"
-
-
-def _values(record: Record) -> str:
-    """The changed settings with their values, before and after."""
-    return ", ".join(
-        f"{name} {getattr(record.before, name)} -> {getattr(record.config, name)}" for name in record.changed
-    )
-
-
-def report(result: LoopResult) -> Report:
-    """The loop's findings, its table, and the waterfall."""
-    from gpuworkshop.figures.waterfall import waterfall
-
-    picture = waterfall(bars(result.records), result.origin, result.final.ceiling)
-    title = f"Loop: {result.job.title}"
-    return Report(title, result.origin, tuple(findings(result)), (table(result),), (picture,))
-
-
-def bars(records: Sequence[Record]) -> list:
-    """The records as bars of the waterfall."""
-    return [_bar(record) for record in records]
-
-
-def _bar(record: Record):
-    from gpuworkshop.figures.waterfall import Bar
-
-    seen, learned = record.comparison, record.learning
-    interval = (seen.ratio, seen.low, seen.high) if seen else (None, None, None)
-    value = getattr(record.config, record.changed[0]) if record.changed else None
-    label = record.remedy or "naive start"
-    why = "" if record.kept else seen.verdict if seen else record.why
-    return Bar(
-        f"{label}: {value}" if isinstance(value, int) else label,
-        record.rate,
-        *interval,
-        record.kept,
-        why,
-        learned.says.partition(":")[0] if learned else "",
-    )
-
-
-def table(result: LoopResult) -> Table:
-    """One row for each measured config, in order, with the run before it as it was measured in turn with it."""
-    rows = [("naive start", "", "", str(result.baseline.real), "", "kept")]
-    for record in result.records[1:]:
-        ratio = f"{record.comparison.ratio:.2f}x" if record.comparison else "n/a"
-        rates = str(record.rate_before or "n/a"), str(record.rate or "n/a")
-        rows.append((record.remedy, _values(record), *rates, ratio, "kept" if record.kept else "not kept"))
-    for name, rate in (
-        ("final run, measured again", result.final.real),
-        ("data ceiling: real batches, resident", result.final.ceiling),
-        ("random batches, resident", result.synthetic),
-    ):
-        rows.append((name, "", "", str(rate), "", ""))
-    columns = ("change", "settings", "run before", "throughput", "ratio", "")
-    return Table(
-        columns, tuple(rows), "each change measured in turn with the run before it; the machine may drift between rows"
-    )

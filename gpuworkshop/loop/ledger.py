@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -41,7 +42,20 @@ class Record(msgspec.Struct, frozen=True):
     kept: bool = False
     why: str = ""
     paid_once_seconds: float = 0.0
-    """Work done once before the change could run, such as decoding all pictures."""
+    """Work done once before the change could run: decoding all pictures, compiling."""
+    at_most: float | None = None
+    """The bound on its gain that was known before it was tried, as a ratio; None where nothing bounds it."""
+    limit_before: str = ""
+    limit_after: str = ""
+    """What limited the run before a kept change and after it; "" where nobody looked."""
+
+    @property
+    def pays_back_after(self) -> int | None:
+        """Steps after which what is paid once is saved; None where nothing was paid, or nothing is saved."""
+        if not (self.paid_once_seconds and self.rate and self.rate_before):
+            return None
+        saved = self.config.batch_size * (1 / self.rate_before.value - 1 / self.rate.value)
+        return math.ceil(self.paid_once_seconds / saved) if saved > 0 else None
 
 
 def now() -> str:

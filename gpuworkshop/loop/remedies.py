@@ -19,18 +19,23 @@ from gpuworkshop.workloads.config import TrainConfig, changed
 
 
 class Remedy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One change: ``touches`` names every setting it may change, ``limit`` what it helps against."""
+    """One change: ``touches`` names every setting it may change, ``limits`` what it helps against."""
 
     id: str
     title: str
-    limit: Literal["data", "compute", "memory", "any"]
-    """What it helps against. Nothing measures yet that memory is the limit, so those are not proposed by themselves."""
+    limits: tuple[Literal["data", "launches", "synchronizing", "copies", "compute", "memory", "any"], ...]
+    """What it helps against. What helps against memory alone is only tried where memory is the limit."""
     touches: tuple[str, ...]
     numerics: Numerics
     reason: str
     code: str
     needs_card: bool = False
     task: Literal["any", "pictures"] = "any"
+
+    @property
+    def in_step(self) -> bool:
+        """Whether it changes the step, and not the way to it."""
+        return not {"data", "any"} & set(self.limits)
 
     def code_for(self, config: TrainConfig) -> str:
         """The line to write in a script of your own to get the settings of ``config``."""
@@ -115,8 +120,17 @@ def _batch(now: TrainConfig, facts: Facts) -> list[TrainConfig]:
     return [now.with_(batch_size=max(now.batch_size, facts.knee(now)))]
 
 
+def _device_transform(now: TrainConfig, facts: Facts) -> list[TrainConfig]:
+    return [now.with_(transform="device")] if now.data_path == "pre-decoded" else []
+
+
+def _one_call(now: TrainConfig, facts: Facts) -> list[TrainConfig]:
+    return [now.with_(calls="a batch")]
+
+
 def _rare_loss(now: TrainConfig, facts: Facts) -> list[TrainConfig]:
-    return [now.with_(reads_loss="rarely")]
+    """On a CPU reading costs nothing, for the loss is there when it is asked for; norms of gradients are work."""
+    return [now.with_(reads_loss="rarely")] if facts.card or now.reads_loss == "with gradients" else []
 
 
 def _fused(now: TrainConfig, facts: Facts) -> list[TrainConfig]:
@@ -128,7 +142,12 @@ def _tf32(now: TrainConfig, facts: Facts) -> list[TrainConfig]:
 
 
 def _checkpointing(now: TrainConfig, facts: Facts) -> list[TrainConfig]:
-    return [now.with_(checkpointing=True)]
+    """With a batch that needs the room: by itself it only costs time."""
+    if now.checkpointing:
+        return []
+    saving = now.with_(checkpointing=True)
+    larger = facts.knee(saving)
+    return [saving.with_(batch_size=larger)] if larger > now.batch_size else []
 
 
 def _compile(now: TrainConfig, facts: Facts) -> list[TrainConfig]:
@@ -144,6 +163,8 @@ _PROPOSE: dict[str, Callable[[TrainConfig, Facts], list[TrainConfig]]] = {
     "bf16": _bf16,
     "channels-last": _channels_last,
     "batch": _batch,
+    "device-transform": _device_transform,
+    "one-call": _one_call,
     "rare-loss": _rare_loss,
     "fused": _fused,
     "tf32": _tf32,

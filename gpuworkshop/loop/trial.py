@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 import msgspec
@@ -13,19 +14,23 @@ from gpuworkshop.child import Tell
 from gpuworkshop.instruments import arms
 from gpuworkshop.instruments.feed import LoaderFault
 from gpuworkshop.instruments.learning import Judgement, Learned, Numerics, judge, learn
+from gpuworkshop.loop.parked import Parked
 from gpuworkshop.loop.remedies import explaining
 from gpuworkshop.loop.trial_result import Trial
 from gpuworkshop.machine import allocation
 from gpuworkshop.machine.conditions import conditions
 from gpuworkshop.machine.gpus import default_device
 from gpuworkshop.report import Origin
-from gpuworkshop.timing import Comparison, Plan, clock_for, in_turn, plan_for
+from gpuworkshop.timing import Comparison, Plan, Rounds, clock_for, in_turn, plan_for
 from gpuworkshop.workloads.config import Job, TrainConfig, changed
 from gpuworkshop.workloads.pictures import PictureFault
 from gpuworkshop.workloads.train import Training, build
 
 CANNOT = (LoaderFault, PictureFault, torch.OutOfMemoryError)
 """What a changed run may meet that the unchanged one does not: then it is refused, and a loop goes on."""
+
+ArmOf = Callable[[str, Training], arms.Real]
+"""What makes an arm of a run, by its name."""
 
 SEEDS = (0, 1)
 """Seeds of the unchanged run that a changed one is held against."""
@@ -52,18 +57,8 @@ class Bench:
         names = changed(before, after)
         if names and explaining(before, after) is None:
             return self._refused(before, after, _not_one(names))
-        began = time.perf_counter()
         try:
-            slow, fast = self.build(before), self.build(after)
-        except CANNOT as fault:
-            return self._refused(before, after, f"not possible: {fault}")
-        paid = time.perf_counter() - began if after.data_path == "pre-decoded" != before.data_path else 0.0
-        try:
-            with ExitStack() as stack:
-                runs = (("before", slow), ("after", fast))
-                in_trial = [stack.enter_context(arms.real(name, run)) for name, run in runs]
-                watch = lambda share: tell.progress(0.8 * share)  # noqa: E731
-                rounds = in_turn(in_trial, self.clock, self.plan, unit=self.job.sizes.unit, progress=watch)
+            rounds, paid = self._in_turn(before, after, tell)
         except CANNOT as fault:
             return self._refused(before, after, f"not possible: {fault}")
         comparison = rounds.compare("before", "after")
@@ -87,6 +82,47 @@ class Bench:
             origin=self._origin(),
             planted=self.job.planted,
         )
+
+    def _in_turn(self, before: TrainConfig, after: TrainConfig, tell: Tell) -> tuple[Rounds, float]:
+        """Both runs in turn, and the seconds that the change costs once. Neither is left on the card."""
+        try:
+            return self._rounds(before, after, arms.real, tell)
+        except torch.OutOfMemoryError as fault:
+            if self.device == "cpu":
+                raise
+            alone = str(fault)  # the error itself would keep what it met on the card
+        gc.collect()
+        torch.cuda.empty_cache()
+        tell.progress(0.0, f"one at a time on the card: {alone.partition('.')[0]}")
+        return self._rounds(before, after, Parked, tell)
+
+    def _rounds(self, before: TrainConfig, after: TrainConfig, arm: ArmOf, tell: Tell) -> tuple[Rounds, float]:
+        with ExitStack() as stack:
+            slow = stack.enter_context(arm("before", self.build(before)))
+            began = time.perf_counter()
+            changed_run = self.build(after)
+            paid = time.perf_counter() - began if after.data_path == "pre-decoded" != before.data_path else 0.0
+            fast = stack.enter_context(arm("after", changed_run))
+            if after.compiled and not before.compiled:
+                paid += self._first_step(fast)
+            watch = lambda share: tell.progress(0.8 * share)  # noqa: E731
+            return in_turn([slow, fast], self.clock, self.plan, unit=self.job.sizes.unit, progress=watch), paid
+
+    def _first_step(self, arm: arms.Real) -> float:
+        """Seconds that the first step takes longer than the second: compiling is done in it."""
+        arm.resume()
+        try:
+            arm.feed.next()  # the workers' start is no part of it
+            times = []
+            for _ in range(2):
+                began = time.perf_counter()
+                arm.step(self.clock)
+                self.clock.finish()
+                times.append(time.perf_counter() - began)
+            self.clock.drop_spans()
+        finally:
+            arm.pause()
+        return max(0.0, times[0] - times[1])
 
     def _refused(self, before: TrainConfig, after: TrainConfig, why: str) -> Trial:
         what = dict(before=before, after=after, changed=changed(before, after), kept=False, why=why)
@@ -142,5 +178,5 @@ def _decision(comparison: Comparison, learning: Judgement | None, names: tuple[s
 
 def _content(config: TrainConfig) -> TrainConfig:
     """A config without the settings that never change what a batch holds."""
-    same = dict(workers=0, persistent_workers=False, prefetch_factor=None, pin_memory=False, reads_loss="rarely")
-    return config.with_(**same)
+    loader = dict(workers=0, persistent_workers=False, prefetch_factor=None, pin_memory=False)
+    return config.with_(**loader, reads_loss="rarely", calls="a batch")

@@ -71,14 +71,11 @@ PLANTED = (
     Planted(
         "one call a sample",
         "launches",
-        *_text("gpt-tiny", batch_size=32, calls="a sample"),
+        *_text("gpt-tiny", batch_size=16, calls="a sample"),
         "the model is called once for each sequence of a batch",
     ),
-    Planted(
-        "pictures, four at a time", "launches", Job(), DECODED.with_(batch_size=4), "a batch holds four small pictures"
-    ),
     Planted("FP32 on a wide GPT", "compute", *_text("gpt-small"), "large products in FP32", ("cpu",)),
-    Planted("FP32 on a large batch", "compute", *_text("gpt-small", batch_size=64), "large products in FP32", ("cpu",)),
+    Planted("FP32 on a large batch", "compute", *_text("gpt-small", batch_size=32), "large products in FP32", ("cpu",)),
     Planted("FP32 on a GPT", "compute", *_text("gpt"), "large products in FP32, and nothing else in the way", CARD),
     Planted(
         "gradients read in each step",

@@ -1,0 +1,44 @@
+"""The time that a loop may take: no change is begun that would probably end too late."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from gpuworkshop.loop.climb import USUAL, USUAL_ON_CPU
+
+
+class Budget:
+    """Seconds for baseline and changes, and what one change usually takes; ``seconds`` is None without a limit."""
+
+    def __init__(self, asked: float | Literal["usual"] | None, device: str, clock: Callable[[], float]):
+        self.usual = asked == USUAL
+        self.seconds = (USUAL_ON_CPU if device == "cpu" else None) if asked == USUAL else asked
+        self._clock, self._began, self._changes = clock, clock(), []
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the loop began."""
+        return self._clock() - self._began
+
+    @contextmanager
+    def one_change(self) -> Iterator[None]:
+        """Around one change: how long the next one will take is judged by those before."""
+        began = self._clock()
+        yield
+        self._changes.append(self._clock() - began)
+
+    def used_up(self) -> str:
+        """Why no further change is begun; "" while there is time for one."""
+        if self.seconds is None:
+            return ""
+        usual = statistics.median(self._changes) if self._changes else 0.0
+        left = self.seconds - self.elapsed
+        if left > 0 and left >= usual:
+            return ""
+        said = f"the budget of {self.seconds:.0f} s is used up"
+        if left > 0:
+            said += f": a change takes about {usual:.0f} s, and {left:.0f} s are left"
+        return said + (" (the usual budget without a GPU; --budget none sets no limit)" if self.usual else "")
