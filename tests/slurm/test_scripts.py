@@ -63,3 +63,11 @@ def test_profile_runs_as_it_is(cluster, work):
     job = cluster.run(FOLDER / "profile.sbatch", cwd=work, seconds=150)
     assert (job.state, job.exit) == ("COMPLETED", "0:0"), job.output
     assert list(work.glob("trace_*.json.gz"))
+
+
+@pytest.mark.parametrize(("name", "ranks"), [("ddp", 4), ("ddp-nodes", 4)])
+def test_ddp_makes_one_rank_for_each_card(cluster, work, name: str, ranks: int):
+    job = cluster.run(FOLDER / f"{name}.sbatch", cwd=work, seconds=400)
+    assert (job.state, job.exit) == ("COMPLETED", "0:0"), job.output
+    assert f"{ranks} ranks" in job.output
+    assert job.output.count("step   50") == 1
