@@ -102,7 +102,13 @@ calls.report(called)
 predict.compare("03-calls", called.times, called.origin)
 
 # %% effect-calls
-lesson.effect("one call is faster than ten thousand", called.faster, "Look at the recording instead, if there is one.")
+lesson.effect("one call is faster than ten thousand", called.faster, "Look at the recording below.")
+
+# %% calls-recorded [markdown]
+# The same lines on a card, as a recording:
+
+# %% recorded-calls
+replay.show("calls")
 
 # %% read-calls [markdown]
 # The arithmetic is the same. What differs is what stands around it: each call goes through Python, looks up the

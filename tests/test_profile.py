@@ -92,6 +92,17 @@ def test_each_sign_is_named_with_its_fix(tmp_path, kind, fix) -> None:
     assert any(fix in found.fix for found in warning)
 
 
+def test_a_host_that_computes_is_not_called_a_slow_launcher(tmp_path) -> None:
+    traced = Traced()
+    for _ in range(5):
+        with traced.step():
+            traced.op("aten::mkldnn_convolution", 3000)
+            traced.op("aten::addmm", 30, [("sgemm", 200)])
+    found = of(traced, tmp_path)
+    assert found.sums.main.idle_launching > 0.5
+    assert [seen.sign for seen in signs(found.sums)] == ["not on the card"]
+
+
 def test_a_busy_card_shows_no_sign(tmp_path) -> None:
     result = of(planted("nothing"), tmp_path)
     assert signs(result.sums) == () and "warning" not in said(result)

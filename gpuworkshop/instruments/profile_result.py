@@ -80,18 +80,19 @@ def signs(sums: TraceSums) -> tuple[Seen, ...]:
     Shares of the card's time; of the host's time where there is no card, and for work that is not on the card.
     """
     card = sums.main
+    elsewhere = not_on_card(sums) / sums.host_span if sums.host_span else 0.0
     found = []
     if card:
-        gaps = {"loader": card.idle_loader, "synchronizing": card.idle_synchronizing, "launching": card.idle_launching}
+        if elsewhere >= GAPS:
+            found.append(Seen("not on the card", elsewhere))
+        late = card.idle_launching - (elsewhere if found else 0.0)  # a host that computes is no slow launcher
+        gaps = {"loader": card.idle_loader, "synchronizing": card.idle_synchronizing, "launching": late}
         if card.idle >= GAPS:
             found += [Seen(sign, share) for sign, share in gaps.items() if share >= A_CAUSE]
         if card.only_copying >= COPYING:
             found.append(Seen("copies", card.only_copying))
     elif sums.host_span and sums.loader / sums.host_span >= GAPS:
         found.append(Seen("loader", sums.loader / sums.host_span))
-    elsewhere = not_on_card(sums) / sums.host_span if sums.host_span else 0.0
-    if card and elsewhere >= GAPS:
-        found.append(Seen("not on the card", elsewhere))
     return tuple(sorted(found, key=lambda seen: -seen.share))
 
 
