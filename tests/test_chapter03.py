@@ -266,11 +266,17 @@ def test_a_sign_that_does_not_show_is_said() -> None:
     assert "does not show" not in str(signs.report(busy, "loader"))
 
 
-def test_a_measured_sign_is_shown_before_a_recording_of_it() -> None:
+def test_a_measured_sign_is_shown_before_a_recording_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = replay.load("profile")
     here = msgspec.structs.replace(recorded, workload="measured just now")
+    monkeypatch.setattr(replay, "load", lambda what: recorded)
     assert "measured just now" in str(signs.shown("gaps", {"gaps": here}))
     assert "measured just now" not in str(signs.shown("gaps", {}))
+
+
+def test_a_sign_without_a_recording_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    monkeypatch.setattr(replay, "load", lambda what, *where: None)
+    assert "No recording" in str(signs.shown("gaps", {}))
 
 
 def test_the_signs_of_a_card_say_that_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
