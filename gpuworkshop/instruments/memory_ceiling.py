@@ -210,16 +210,26 @@ class Search:
         return self._on_grid(max(BELOW * predicted, just_above), good, most + 1)
 
     def _between(self, good: int, bad: int) -> int:
-        """Inside the two that enclose it: the prediction, or a step below the failure that doubles, or the middle."""
+        """Inside the two that enclose it: the prediction, or a step below the failure that doubles, or the middle.
+
+        Where the prediction says that what fits is the end, the size just above it decides.
+        """
         predicted, failed = self._predicted(), sum(self._too_big(p) for p in self.probes)
-        size = middle = math.sqrt(good * bad)
+        middle, just_above = math.sqrt(good * bad), good / CLOSE + 1
+        size = middle
         if predicted is not None and predicted <= WRONG * bad:
             step = bad * (1 - (1 - CLOSE) * 2 ** (failed - 1))
             size = max(min(BELOW * predicted, step), middle)
-        just_above = good / CLOSE + 1
+            if BELOW * predicted <= just_above and not self._crept(good):
+                size = just_above
         if size < just_above < bad:
             size = just_above
         return self._on_grid(size, good, bad)
+
+    def _crept(self, good: int) -> bool:
+        """Whether the last probe was such a size just above, and fitted all the same."""
+        before = [probe.batch for probe in self.probes[:-1] if probe.fits and probe.batch < good]
+        return bool(before) and self.probes[-1].fits and good <= (2 - CLOSE**2) * max(before)
 
     def _on_grid(self, size: float, good: int, bad: int) -> int:
         """A whole number between the two, a multiple of 8 where that is fine enough."""

@@ -22,14 +22,14 @@ def cure(config: TrainConfig, job: Job, device: str, limit_bytes: int | None, sh
     tell.progress(0.1, "what the job needs")
     if device == "cpu":
         give_back_at_once()
-    tried(config.with_(batch_size=2), job, device, None)  # what is loaded once counts for nobody
-    free = tried(config, job, device, None)
+    tried(config.with_(batch_size=min(2, config.batch_size)), job, device, None)  # what is loaded once counts for none
+    free, _ = tried(config, job, device, None)
     limit = limit_bytes or (int(share * free.allocated) if free.fits and free.allocated else None)
     attempts: list[Attempt] = []
     for change, now in ladder(config, job):
         tell.progress(0.2 + 0.7 * len(attempts) / (len(attempts) + 3), change or "as it is")
-        probe = tried(now, job, device, limit)
-        attempts.append(Attempt(change, now, probe.fits, probe.allocated, probe.retries, probe.fault))
+        probe, twice = tried(now, job, device, limit)
+        attempts.append(Attempt(change, now, probe.fits, probe.allocated, probe.retries, probe.fault, twice))
         if probe.fits or (probe.fault and probe.fault.kind == "other"):
             break
     here = conditions(device)
@@ -52,8 +52,11 @@ def ladder(config: TrainConfig, job: Job) -> Iterator[tuple[str, TrainConfig]]:
         yield f"a batch of {config.batch_size}", config
 
 
-def tried(config: TrainConfig, job: Job, device: str, limit: int | None) -> Probe:
-    """Three full steps of a config in a room with this limit; its model goes when this returns."""
+def tried(config: TrainConfig, job: Job, device: str, limit: int | None) -> tuple[Probe, tuple[str, ...]]:
+    """Three full steps of a config in a room with this limit; its model goes when this returns.
+
+    And the layers of BatchNorm that checkpointing computes again.
+    """
     from gpuworkshop.workloads.train import build
 
     training = build(config, job, device)
@@ -61,4 +64,5 @@ def tried(config: TrainConfig, job: Job, device: str, limit: int | None) -> Prob
     room = room_for(device, limit)
     with room.limited():
         probe = probe_in(lambda batch: training.step(*training.task.random_batch(batch)), config.batch_size, room)
-    return probe
+    parts = training.model.named_modules() if config.checkpointing else ()
+    return probe, tuple(name for name, part in parts if hasattr(part, "num_batches_tracked"))

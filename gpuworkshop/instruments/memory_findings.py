@@ -14,7 +14,7 @@ from gpuworkshop.instruments.memory_result import (
     MemoryResult,
 )
 from gpuworkshop.machine.processes_findings import CONTEXT
-from gpuworkshop.numbers import amount, counted, number, percent
+from gpuworkshop.numbers import amount, counted, number, percent, several
 from gpuworkshop.report import Finding
 
 CHANGES = "a larger batch also changes the training: fewer updates an epoch, another learning rate"
@@ -242,6 +242,18 @@ def _cure(result: CureResult) -> Iterator[Finding]:
     title = f"Cured: {' + '.join(filter(None, (changes, cured.change if smaller else '')))}"
     said = f"peak {amount(cured.peak)}" + (f" of {amount(result.limit)} allowed" if result.limit else "")
     yield Finding("ok", title, said + ("; a smaller batch changes the training" if smaller else ""))
+    if cured.batch_norm:
+        yield twice(cured.batch_norm)
+
+
+def twice(layers: tuple[str, ...]) -> Finding:
+    """BatchNorm sees each batch twice: what that means."""
+    return Finding(
+        "warning",
+        "Checkpointing updates BatchNorm's running statistics twice a step",
+        f"gradients and loss are the same; what is evaluated later is not: {several(layers)}",
+        "checkpoint blocks without BatchNorm, or halve its momentum",
+    )
 
 
 _OF = {MemoryResult: _life, BatchSweep: _sweep, CeilingResult: _ceiling, CureResult: _cure}

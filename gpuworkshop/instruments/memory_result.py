@@ -214,6 +214,8 @@ class Attempt(msgspec.Struct, frozen=True):
     peak: int | None = None
     retries: int = 0
     fault: Fault | None = None
+    batch_norm: tuple[str, ...] = ()
+    """Layers of BatchNorm whose batches are counted twice because they are computed again."""
 
 
 class CureResult(msgspec.Struct, frozen=True):
