@@ -9,14 +9,14 @@ operators multiply without a known formula. A kernel that is launched past PyTor
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from gpuworkshop.timing import Clock, Plan, Rate, clock_for, in_turn
+from gpuworkshop.timing import Clock, Plan, Rate, Rounds, clock_for, in_turn
 
 if TYPE_CHECKING:  # the results are read without torch
     from gpuworkshop.workloads.train import Training
@@ -119,12 +119,16 @@ def matrix_product(device: str, format: Format, seconds: float = 1.0) -> Rate:
 
     Random numbers, because zeros need less power and so keep a card's clock higher. Raises torch.OutOfMemoryError.
     """
+    return matrix_products(device, (format,), seconds).rate(format)
+
+
+def matrix_products(device: str, formats: Sequence[Format], seconds: float = 1.0) -> Rounds:
+    """The same for several formats in turn, about ``seconds`` each; their names are the arms'."""
     from gpuworkshop.workloads import tf32
 
     plan = Plan(block_seconds=seconds / 10, budget_seconds=seconds, max_warm_up_blocks=4)
     with tf32.kept():
-        arm = Product(device, format)
-        return in_turn([arm], clock_for(device), plan, unit=FLOP_RATE).rate(arm.name)
+        return in_turn([Product(device, one) for one in formats], clock_for(device), plan, unit=FLOP_RATE)
 
 
 class Product:
@@ -135,7 +139,7 @@ class Product:
     def __init__(self, device: str, format: Format):
         import torch
 
-        self.name, self.format = f"product in {format}", format
+        self.name = format
         self._side = SIDE["cpu" if device == "cpu" else "card"]
         kind = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(format, torch.float32)
         self._a, self._b = (torch.randn(self._side, self._side, device=device).to(kind) for _ in range(2))
@@ -144,7 +148,7 @@ class Product:
         """Before each block: the format's switches."""
         from gpuworkshop.workloads import tf32
 
-        tf32.allow(self.format == "tf32")
+        tf32.allow(self.name == "tf32")
 
     def pause(self) -> None:
         """Nothing runs between blocks."""
