@@ -9,11 +9,12 @@ from gpuworkshop.report import Figure, Origin, Table
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 48, 560, 40, 300  # the plot's sides, in pixels
 _PAD = 60  # free space left and right inside the plot
-_BANDS = (  # from, to (percent), words, color
-    (80, None, "> 80%: pays", COLORS["compute"]),
-    (70, 80, "70-80%: acceptable", COLORS["copy"]),
-    (0, 70, "< 70%: communication or I/O limits", COLORS["wait"]),
+_BANDS = (  # from, to (percent), its name, what it means in lines, color
+    (80, None, "> 80%", ("pays",), COLORS["compute"]),
+    (70, 80, "70-80%", ("acceptable",), COLORS["copy"]),
+    (0, 70, "< 70%", ("communication", "or I/O limits"), COLORS["wait"]),
 )
+_WORDS_AT = 54  # pixels from a band's name to what it means
 _APART = {"weak": -9, "strong": 9}  # pixels, so that two marks of one size stand side by side
 
 
@@ -29,8 +30,11 @@ def scaling_figure(worlds: Sequence[Any], origin: Origin) -> Figure:
     _axes(drawing, top, sizes)
     for world in worlds:
         _mark(drawing, top, sizes, world)
-    _names(drawing, worlds, top, sizes)
-    return drawing.figure(_BOTTOM + 64, origin, _alt(worlds), _text(worlds))
+    _names(drawing, worlds)
+    if any(_covered(top, world) for world in worlds):
+        words = "no bar at a point: its interval is narrower than its mark"
+        drawing.text(_LEFT, _BOTTOM + 60, words, size=SMALL, quiet=True)
+    return drawing.figure(_BOTTOM + 78, origin, _alt(worlds), _text(worlds))
 
 
 def _highest(worlds: Sequence[Any]) -> float:
@@ -39,9 +43,10 @@ def _highest(worlds: Sequence[Any]) -> float:
     return max(110, 10 * (int(most // 10) + 1))
 
 
-def _x(sizes: Sequence[int], world: Any) -> float:
-    room = _RIGHT - _LEFT - 2 * _PAD
-    return _LEFT + _PAD + room * sizes.index(world.size) / max(len(sizes) - 1, 1) + _APART.get(world.mode, 0)
+def _x(sizes: Sequence[int], size: int) -> float:
+    """The place of a number of ranks: evenly spaced, a single one in the middle."""
+    share = sizes.index(size) / (len(sizes) - 1) if len(sizes) > 1 else 0.5
+    return _LEFT + _PAD + share * (_RIGHT - _LEFT - 2 * _PAD)
 
 
 def _y(top: float, percent: float) -> float:
@@ -49,24 +54,15 @@ def _y(top: float, percent: float) -> float:
 
 
 def _bands(drawing: Drawing, top: float) -> None:
-    for low, high, words, color in _BANDS:
+    for low, high, name, words, color in _BANDS:
         upper, lower = _y(top, high or top), _y(top, low)
         drawing.shape(
             "rect", x=_LEFT, y=upper, width=_RIGHT - _LEFT, height=lower - upper, fill=color, fill_opacity=0.13
         )
-        drawing.text(_RIGHT + 8, (upper + lower) / 2 + 4, words.partition(":")[0], bold=True, size=SMALL)
-        for place, line in enumerate(_lines(words.partition(": ")[2])):
-            drawing.text(
-                _RIGHT + 8 + (0 if low == 0 else 54), (upper + lower) / 2 + 4 + _below(low, place), line, size=SMALL
-            )
-
-
-def _lines(words: str) -> list[str]:
-    return words.split(" or ")[:1] + ["or " + rest for rest in words.split(" or ")[1:]]
-
-
-def _below(low: int, place: int) -> float:
-    return 14 * (place + 1) if low == 0 else 14 * place
+        y = (upper + lower) / 2 + 4
+        drawing.text(_RIGHT + 8, y, name, bold=True, size=SMALL)
+        for place, line in enumerate(words):
+            drawing.text(_RIGHT + 8 + _WORDS_AT, y + 14 * place, line, size=SMALL)
 
 
 def _axes(drawing: Drawing, top: float, sizes: Sequence[int]) -> None:
@@ -76,9 +72,8 @@ def _axes(drawing: Drawing, top: float, sizes: Sequence[int]) -> None:
         drawing.text(_LEFT - 8, _y(top, value) + 4, str(value), "end", SMALL, quiet=True)
     drawing.line(_LEFT, _y(top, 100), _RIGHT, _y(top, 100), dash="4 4", opacity=0.7)
     drawing.line(_LEFT, _BOTTOM, _RIGHT, _BOTTOM)
-    room = _RIGHT - _LEFT - 2 * _PAD
-    for place, size in enumerate(sizes):
-        x = _LEFT + _PAD + room * place / max(len(sizes) - 1, 1)
+    for size in sizes:
+        x = _x(sizes, size)
         drawing.line(x, _BOTTOM, x, _BOTTOM + 5)
         drawing.text(x, _BOTTOM + 19, str(size), "middle")
     if not sizes:
@@ -87,21 +82,25 @@ def _axes(drawing: Drawing, top: float, sizes: Sequence[int]) -> None:
 
 
 def _mark(drawing: Drawing, top: float, sizes: Sequence[int], world: Any) -> None:
-    values, x = ends(world.efficiency), _x(sizes, world)
+    values, x = ends(world.efficiency), _x(sizes, world.size) + _APART.get(world.mode, 0)
     if not values:
         drawing.cross(x, _BOTTOM - 12)
         drawing.text(x + 9, _BOTTOM - 8, "n/a", quiet=True)
         return
     y = _y(top, world.efficiency.value)
-    low, high = _y(top, min(values)), _y(top, max(values))
-    if len(values) == 3 and low - high >= COVERED:
-        drawing.whisker((x, low), (x, high))
+    if len(values) == 3:
+        drawing.whisker((x, _y(top, min(values))), (x, _y(top, max(values))))
     drawing.dot(x, y, hollow=world.mode == "strong")
     anchor, beside = ("end", -11) if world.mode == "weak" else ("start", 11)
     drawing.text(x + beside, y + 4, number(world.efficiency.value), anchor)
 
 
-def _names(drawing: Drawing, worlds: Sequence[Any], top: float, sizes: Sequence[int]) -> None:
+def _covered(top: float, world: Any) -> bool:
+    values = ends(world.efficiency)
+    return len(values) == 3 and _y(top, min(values)) - _y(top, max(values)) < COVERED
+
+
+def _names(drawing: Drawing, worlds: Sequence[Any]) -> None:
     """What a full and a hollow mark are, above the plot."""
     x = 280
     for mode, words in (("weak", "weak: the whole batch in each rank"), ("strong", "strong: the batch shared")):

@@ -63,7 +63,7 @@ def _fix(result: ScalingResult, world: World) -> str:
         return "give each rank the whole batch, if the training allows it; else stay with fewer ranks"
     if result.world_wait > STARVED:
         return "back to one rank, and cure its data path first: gpuworkshop starve"
-    return "back to one rank, or to a larger batch for each: communication or the shared machine is the limit"
+    return "back to one rank, or a larger batch for each: communication or the shared machine limits"
 
 
 def _starved(result: ScalingResult) -> Finding:
@@ -90,7 +90,7 @@ def _where_the_rest_goes(result: ScalingResult) -> Iterator[Finding]:
     name = f"Communication adds {percent(max(0.0, cost))} of a step ({percent(max(0.0, least))} to {percent(most)})"
     if result.communicating.verdict == "no real difference":
         name = f"Communication costs no real difference (would have seen {percent(result.communicating.smallest)})"
-    yield Finding("ok", name, _reduce_words(result))
+    yield Finding("notice" if result.communicating.verdict == "slower" else "ok", name, _reduce_words(result))
     left, low, high = (100 * ratio for ratio in (result.taken.ratio, result.taken.low, result.taken.high))
     if result.taken.verdict == "slower":
         title = f"Side by side each rank reaches {number(left)}% {interval(low, high)} of one alone, without all-reduce"
