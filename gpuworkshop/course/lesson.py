@@ -54,11 +54,20 @@ class Lesson:
         """
         began, drawn = self._now(), Bar(title, sys.stdout)
         try:
-            yield lambda seen: drawn(seen if isinstance(seen, Progress) else Progress(seen))
+            with self.measuring():
+                yield lambda seen: drawn(seen if isinstance(seen, Progress) else Progress(seen))
         finally:
-            self._measuring += self._now() - began
             if drawn.close():
                 print(f"{title}: {self._now() - began:.0f} s")
+
+    @contextmanager
+    def measuring(self) -> Iterator[None]:
+        """Count the block as measuring; :meth:`bar` does so by itself."""
+        began = self._now()
+        try:
+            yield
+        finally:
+            self._measuring += self._now() - began
 
     def cost(self, seen: Measured | None = None, launcher: Sequence[str] = ()) -> Report:
         """What the chapter has cost until now, and what ``seen`` says of the time that its run takes.
