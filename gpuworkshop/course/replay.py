@@ -17,7 +17,8 @@ from gpuworkshop.course import calls, demos
 from gpuworkshop.course.calls import CallsResult
 from gpuworkshop.course.demos import DemoResult
 from gpuworkshop.course.faces import Note
-from gpuworkshop.instruments import profile, starve, verify, watch
+from gpuworkshop.instruments import memory, profile, starve, verify, watch
+from gpuworkshop.instruments.memory import BatchSweep, CeilingResult, CureResult, MemoryResult
 from gpuworkshop.instruments.profile_result import ProfileResult
 from gpuworkshop.instruments.starve import StarveResult, SweepResult
 from gpuworkshop.instruments.verify_result import VerifyResult
@@ -27,7 +28,20 @@ from gpuworkshop.loop.climb import LoopResult
 from gpuworkshop.report import Figure, Finding, Origin, Report
 
 FOLDER = Path(__file__).parent / "recordings"
-Result = StarveResult | SweepResult | LoopResult | VerifyResult | WatchResult | DemoResult | ProfileResult | CallsResult
+Result = (
+    StarveResult
+    | SweepResult
+    | LoopResult
+    | VerifyResult
+    | WatchResult
+    | DemoResult
+    | ProfileResult
+    | CallsResult
+    | MemoryResult
+    | BatchSweep
+    | CeilingResult
+    | CureResult
+)
 KINDS: dict[str, type[Result]] = {
     "starve": StarveResult,
     "sweep": SweepResult,
@@ -36,6 +50,10 @@ KINDS: dict[str, type[Result]] = {
     "watch": WatchResult,
     "busy": DemoResult,
     "profile": ProfileResult,
+    "memory": MemoryResult,
+    "batches": BatchSweep,
+    "ceiling": CeilingResult,
+    "cure": CureResult,
     "gaps": ProfileResult,
     "copies": ProfileResult,
     "elsewhere": ProfileResult,
@@ -51,6 +69,10 @@ REPORTS: dict[type[Result], Callable[[Any], Report]] = {
     WatchResult: watch.report,
     DemoResult: demos.report,
     ProfileResult: profile.report,
+    MemoryResult: memory.report,
+    BatchSweep: memory.report,
+    CeilingResult: memory.report,
+    CureResult: memory.report,
     CallsResult: calls.report,
 }
 """What shows a result."""
