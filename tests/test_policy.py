@@ -30,10 +30,10 @@ def test_a_site_that_cancels_nothing_is_no_warning() -> None:
 
 
 def test_what_nobody_stated_is_unknown_and_says_whom_to_ask() -> None:
-    nobody = "? unknown Idle jobs on Somewhere: nobody stated what happens to them ask the people who run the site"
+    nobody = "? unknown Idle jobs on Somewhere: nobody stated what happens to them ask the people who run the cluster"
     assert nobody in told()
     text = told(cancels=True, ask="After how many minutes?")
-    assert "? unknown After how many minutes? ask the people who run the site" in text and "after" not in text
+    assert "? unknown After how many minutes? ask the people who run the cluster" in text and "after" not in text
 
 
 def test_where_nothing_is_known_there_is_an_example_with_its_source() -> None:

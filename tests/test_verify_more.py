@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -35,6 +36,7 @@ from verifying import (
 from gpuworkshop import cli
 from gpuworkshop.child import Tell
 from gpuworkshop.instruments import verify, verify_first, verify_probe
+from gpuworkshop.instruments.verify_result import Expected
 from gpuworkshop.report import Report
 
 B200 = "NVIDIA B200"
@@ -65,6 +67,24 @@ def test_the_card_that_was_asked_for(monkeypatch, name, expect, fits) -> None:
     assert one.level == ("ok" if fits else "fail") and name in one.title + one.evidence
 
 
+@pytest.mark.parametrize(
+    ("card", "name", "same"),
+    [
+        ("B200", "NVIDIA B200", True),
+        ("B200", "NVIDIA GB200", False),
+        ("A10", "NVIDIA A100-SXM4-80GB", False),
+        ("A100", "NVIDIA A100-SXM4-80GB", True),
+        ("A100", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", True),
+        ("RTX PRO 6000", "NVIDIA RTX PRO 6000 Blackwell Server Edition", True),
+        ("RTX PRO 6000", "NVIDIA RTX 6000 Ada Generation", False),
+        ("NVIDIA V100", "Tesla V100-SXM2-16GB", True),
+        ("B200", "", False),
+    ],
+)
+def test_a_sites_card_is_told_by_whole_words(card: str, name: str, same: bool) -> None:
+    assert Expected("x", "x", (card,)).fits(name) is same
+
+
 def test_asked_for_a_card_and_got_none(monkeypatch) -> None:
     result = ask(monkeypatch, NO_DRIVER, torch_with(available=False), JOB, site="aicr", expect="b200")
     assert found(result, "Expected", "there is no card").fix.startswith("srun -p b200-devel")
@@ -83,7 +103,8 @@ def test_a_laptop_is_told_that_the_request_belongs_on_a_cluster(monkeypatch, env
 def test_a_card_that_nobody_knows_is_bad_input(capsys) -> None:
     assert cli.main(["verify", "--expect", "b2000"]) == 2
     said = capsys.readouterr()
-    assert "b2000" in said.err and "rtx-5090" in said.err and len(said.err.splitlines()) == 1 and not said.out
+    assert '"b2000"; known: b200, rtx, ' in said.err and re.search(r" and \d+ more", said.err), "the sites' own first"
+    assert len(said.err.splitlines()) == 1 and len(said.err) < 240 and not said.out
 
 
 # Where there is no card

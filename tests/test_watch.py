@@ -285,6 +285,20 @@ def test_the_cpu_time_of_a_tree_counts_its_children() -> None:
         child.communicate(b"\n")
 
 
+def test_all_that_a_user_runs_counts_also_what_this_process_did_not_start() -> None:
+    """Orphans of a shell that is gone, another terminal: with a watch of its own, all of it is what is watched."""
+    waits = "subprocess.Popen([sys.executable, '-c', 'input()'], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)"
+    orphan = f"import subprocess, sys; print({waits}.pid)"
+    read, write = os.pipe()
+    with os.fdopen(read), os.fdopen(write, "wb") as stdin:
+        done = subprocess.run([sys.executable, "-c", orphan], stdin=read, capture_output=True, text=True, check=True)
+        pid = int(done.stdout)
+        try:
+            assert pid in CpuUse(None).tree() and pid not in CpuUse(os.getpid()).tree()
+        finally:
+            stdin.write(b"\n")
+
+
 def test_both_ways_of_finding_children_agree(tmp_path, monkeypatch) -> None:
     grandchild = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
     child = subprocess.Popen([sys.executable, "-c", grandchild], stdin=subprocess.PIPE)

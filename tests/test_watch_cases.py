@@ -118,7 +118,7 @@ def test_w03_a_process_without_a_figure(monkeypatch) -> None:
     text = str(watch.report(scene.result()))
     assert "the driver says no memory for 2 of them" in text
     row = next(line for line in text.splitlines() if line.split()[:1] == [str(os.getpid())])
-    assert row.split()[-1] == "-"
+    assert row.split()[-1] == "n/a"
     assert "not visible" not in text
 
 

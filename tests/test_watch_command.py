@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -296,9 +297,12 @@ def test_a_watch_for_some_seconds_prints_lines_and_ends(node) -> None:
     assert SUMMARY in done.stdout
 
 
-def test_a_watch_without_a_card_ends_at_once(node) -> None:
-    done = watch("--seconds", "50")
-    assert done.returncode == 0 and "No card to watch" in done.stdout
+def test_a_watch_without_a_card_looks_at_the_cpus_for_the_seconds_asked_for(node) -> None:
+    began = time.monotonic()
+    done = watch("--seconds", "4")
+    assert done.returncode == 0 and time.monotonic() - began >= 4
+    assert re.search(r"^ +\d s  no card; your processes take \d+(\.\d+)?% of the CPUs$", done.stdout, re.MULTILINE)
+    assert re.search(r"No card to watch: \d+(\.\d+)?% of \d+ CPU", done.stdout)
 
 
 def test_a_watch_without_a_command_ends_when_asked(node) -> None:

@@ -100,7 +100,7 @@ def ask(
     for name in list(os.environ):
         if name.startswith(("SLURM", "CUDA_", "CONDA_", "VIRTUAL_ENV")):
             monkeypatch.delenv(name)
-    for name, value in {"GPUWORKSHOP_SITE": site, **(env or {})}.items():
+    for name, value in {"GPUWORKSHOP_SITE": site, "PATH": "/nowhere", **(env or {})}.items():
         monkeypatch.setenv(name, value)
     fake_nvml.install(nvml or NO_DRIVER, monkeypatch)
     fake_cuda.install(cuda if cuda is not None else {"available": False}, monkeypatch)

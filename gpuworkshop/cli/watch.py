@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from gpuworkshop.cli.base import AsJson, BadInput, app, show, show_json, show_report
+from gpuworkshop.cli.base import AsJson, BadInput, app, bad_input, show, show_json, show_report
 from gpuworkshop.report import clean
 
 if TYPE_CHECKING:
     from gpuworkshop.instruments.watch import Watch
 
-MOST = 3600
-"""Seconds between two looks at most."""
 EVERY = 1.0
 """Seconds between two lines in a terminal; a log file gets ten in all, and at least one every ten times as long."""
 
@@ -38,7 +36,7 @@ def watch(
 
     COMMAND keeps its input, its output and its signals, and its exit code becomes ours: 128 + n after signal n, 127
     when there is no such command. The summary goes to stderr. Without COMMAND a line is printed each second until
-    Ctrl-C.
+    Ctrl-C; where there is no card, of what your processes take of the CPUs.
 
     Parameters
     ----------
@@ -57,8 +55,10 @@ def watch(
 
 def _check(command: tuple[str, ...], interval: float, seconds: float | None) -> None:
     """BadInput for what makes no sense."""
-    if not 0 < interval <= MOST:
-        raise BadInput(f"--interval: must be above 0 and at most {MOST} seconds, not {interval:g}")
+    from gpuworkshop.instruments import watch as instrument
+
+    with bad_input("--interval: "):
+        instrument.checked(interval)
     if seconds is not None and not (seconds > 0 and math.isfinite(seconds)):
         raise BadInput(f"--seconds: must be above 0, not {seconds:g}")
     if command and seconds is not None:
@@ -106,21 +106,20 @@ def _until_asked_to_end():
 
 
 def _lines(seen: Watch, seconds: float | None, quiet: bool) -> None:
-    """A line now and then until time is up, or until it is known that there is no card."""
+    """A line now and then until time is up."""
     from gpuworkshop.instruments.watch_report import line
 
     began = time.monotonic()
     every = EVERY if sys.stdout.isatty() else min(10 * EVERY, max(EVERY, (seconds or 0) / 10))
     shown, due = 0.0, began + every
     while seconds is None or time.monotonic() < began + seconds:
-        if seen.samples and not seen.watched:
-            return
         time.sleep(max(0.0, min(0.1, due - time.monotonic())))
         if time.monotonic() < due:
             continue
         due += every
         samples = seen.samples
         fresh = [sample for sample in samples if sample.at > shown]
-        if fresh and not quiet:
-            print(line(fresh, seen.watched), flush=True)
-        shown = fresh[-1].at if fresh else shown
+        if fresh and (said := line(fresh, seen.watched)):
+            shown = fresh[-1].at
+            if not quiet:
+                print(said, flush=True)

@@ -81,13 +81,6 @@ class Family(Fact, frozen=True):
     use: str = ""
     claims: tuple[str, ...] = ()
 
-    def is_card(self, name: str) -> bool | None:
-        """Whether the driver's name of a card (such as "NVIDIA A100-SXM4-80GB") is of this family; None: unknown."""
-        wanted, given = _words(self.card), _words(name)
-        if not wanted:
-            return None
-        return any(given[at : at + len(wanted)] == wanted for at in range(len(given)))
-
 
 class Partition(Fact, frozen=True):
     """One partition: the families of cards in it (none: CPUs only), what it is for, and its limits.
@@ -197,6 +190,11 @@ class Help(Fact, frozen=True):
     docs: Url | None = None
     offers: str = ""
 
+    @property
+    def staff(self) -> str:
+        """Whom to write to."""
+        return self.email or "the people who run the cluster"
+
 
 class Training(Fact, frozen=True):
     """The site's own training material, and where it is cloned to."""
@@ -205,9 +203,9 @@ class Training(Fact, frozen=True):
     folder: Place | None = None
 
 
-def _words(name: str) -> list[str]:
-    """The words of a card's name in lower case, without the maker's."""
-    return [word for word in re.findall(r"[a-z0-9.]+", name.lower()) if word != "nvidia"]
+def card_words(name: str) -> list[str]:
+    """The words of a card's name in lower case, without the maker's: "NVIDIA A100-SXM4-80GB" is a100, sxm4, 80gb."""
+    return [word for word in re.findall(r"[a-z0-9.]+", name.lower()) if word not in ("nvidia", "tesla")]
 
 
 def is_name(text: str) -> bool:

@@ -29,7 +29,9 @@ def idle(here: Site | None = None) -> Report:
 
 def _unknown(here: Site) -> Report:
     """Nobody stated what happens here; so what is stated of the site for which the course is made, as an example."""
-    nobody = Finding("unknown", f"Idle jobs on {here.name}: nobody stated what happens to them", _whom(here))
+    nobody = Finding(
+        "unknown", f"Idle jobs on {here.name}: nobody stated what happens to them", f"ask {here.help.staff}"
+    )
     other = site.load(place.HOME)
     example = Finding("notice", f"An example, from {other.name}: {other.idle.says}")
     return Report(TITLE, Origin("claimed by", other.source_of(other.idle)), (nobody, example, _never_busy()))
@@ -40,7 +42,7 @@ def _known(policy: Idle, here: Site) -> Iterator[Finding]:
     does = policy.says or ("Idle jobs are canceled." if policy.cancels else "Idle jobs are not canceled.")
     yield Finding("warning" if policy.cancels else "ok", f"{here.name}: {does}", _when(policy))
     if policy.cancels and policy.ask:
-        yield Finding("unknown", policy.ask, _whom(here))
+        yield Finding("unknown", policy.ask, f"ask {here.help.staff}")
 
 
 def _when(policy: Idle) -> str:
@@ -48,10 +50,6 @@ def _when(policy: Idle) -> str:
     after = f"after {policy.minutes:g} minutes" if policy.minutes else ""
     below = f"below {policy.below_percent:g}% utilization" if policy.below_percent is not None else ""
     return " ".join(filter(None, (after, below)))
-
-
-def _whom(here: Site) -> str:
-    return f"ask {here.help.email}" if here.help.email else "ask the people who run the site"
 
 
 def _never_busy() -> Finding:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 
 from gpuworkshop.course.faces import Note
 from gpuworkshop.instruments.samples import mean
+from gpuworkshop.instruments.watch_report import processes_table
 from gpuworkshop.instruments.watch_result import WatchResult
-from gpuworkshop.numbers import gib, percent
+from gpuworkshop.numbers import percent
 from gpuworkshop.report import Finding, Report, Table
 
 
@@ -37,10 +38,10 @@ def processes(result: WatchResult | None) -> Report | Note:
     """Who was on the watched cards: pid, name, whose it is, memory. A note where there was no card."""
     if result is None or not result.cards:
         return Note("No card was watched", text=("So there is no process on one. On a card this is a table of them.",))
-    seen = [(card.label, one) for card in result.cards for one in card.processes or ()]
-    rows = tuple((str(one.pid), one.name or "n/a", label, one.role, gib(one.memory)) for label, one in seen)
+    table = processes_table(result)
+    if table:
+        return Report("On the card", result.origin, tables=(table,))
     untold = any(card.processes is None for card in result.cards)
     title = "The driver does not say who is on the card" if untold else "Nobody was seen on the card"
     none = Finding("unknown" if untold else "ok", title)
-    table = Table(("process", "name", "card", "whose", "memory, the most"), rows)
-    return Report("On the card", result.origin, () if rows else (none,), (table,) if rows else ())
+    return Report("On the card", result.origin, (none,))

@@ -13,7 +13,7 @@ from typing import Any
 from gpuworkshop.course import faces
 from gpuworkshop.course.controls import Control, Status, panel
 from gpuworkshop.course.faces import Note
-from gpuworkshop.machine import allocation, frontend, frontend_findings, interpreter
+from gpuworkshop.machine import allocation, frontend, frontend_findings, interpreter, job
 from gpuworkshop.machine.conditions import host
 from gpuworkshop.machine.frontend import FrontEnd
 from gpuworkshop.numbers import counted
@@ -36,17 +36,18 @@ def report(env: Mapping[str, str] = os.environ) -> Report:
 def _machine(front: FrontEnd, env: Mapping[str, str]) -> Iterator[Finding]:
     """In a job or not, and what that means for a card."""
     host = socket.gethostname()
-    if not (job := env.get("SLURM_JOB_ID")):
+    here = job.job(env)
+    if here is None:
         evidence = "no Slurm job around this Python: your own machine, or the login node of a cluster"
         yield Finding("notice", f"{host}, outside a job", evidence)
         return
-    where = f"partition {env.get('SLURM_JOB_PARTITION') or 'n/a'}; {front.name}"
-    yield Finding("ok", f"{host}, in Slurm job {job}", where)
+    where = f"partition {here.partition or 'n/a'}; {front.name}"
+    yield Finding("ok", f"{host}, in Slurm job {here.id}", where)
     yield Finding(
         "notice",
         "What this job asked for is yours until it ends, in use or not",
         "while you read, a card is idle; between two chapters it can go back",
-        f"scancel {job}   # ends this session, the notebook stays saved",
+        f"scancel {here.id}   # ends this session, the notebook stays saved",
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from gpuworkshop.instruments.gpm import Gpm, share
 from gpuworkshop.instruments.on_card import MostSeen
-from gpuworkshop.instruments.samples import CardSample
+from gpuworkshop.instruments.samples import CardSample, WatchedCard
 from gpuworkshop.machine.gpus import Card
 from gpuworkshop.machine.nvml import Nvml
 from gpuworkshop.machine.processes import Process, processes
@@ -123,7 +123,7 @@ class CardReader:
     """Everything that is read of one card; ``handle`` is None when NVML does not know it."""
 
     def __init__(self, nvml: Nvml, card: Card, now: float):
-        self.card = card
+        self.card, self.watched = card, WatchedCard(card.uuid, card.name, card.place, card.mig)
         self.lost_at: float | None = None
         self._nvml, self._handle = nvml, nvml.handle(card.uuid)
         parent = nvml.handle(card.parent) if card.mig else None
@@ -156,11 +156,7 @@ class CardReader:
             return CardSample(self.card.uuid, lost=True)
         self._nvml.refused.clear()
         busy, windows, covered = self.busy.read(now, last) if self.busy else (None, 0, 0.0)
-        energy, energy_seconds = None, 0.0
-        if last or now - self._metered_at >= SELDOM - 0.01:
-            self._metered_at = now
-            energy, energy_seconds = self._energy_since(now)
-            self._limit = self._watts("nvmlDeviceGetEnforcedPowerLimit")
+        energy, energy_seconds = self._metered(now, last)
         counters = self._counters(now)
         memory = self._nvml.memory(self._handle)
         sample = CardSample(
@@ -176,13 +172,25 @@ class CardReader:
             windows=windows,
             covered=covered,
         )
-        if last or now - self._listed_at >= PROCESSES - 0.01:
-            self._listed_at = now
-            self._on_card.add(processes(self._nvml, self.card, watched=members), whole_user=members is None)
+        self._list(now, members, last)
         if any(refusal.cause == "lost" for refusal in self._nvml.refused.values()):
             self.lost_at = now
             return CardSample(self.card.uuid, lost=True)
         return sample
+
+    def _metered(self, now: float, last: bool) -> tuple[float | None, float]:
+        """Every :data:`SELDOM` seconds J since the time before, and the seconds between; the power limit with it."""
+        if not last and now - self._metered_at < SELDOM - 0.01:
+            return None, 0.0
+        self._metered_at = now
+        self._limit = self._watts("nvmlDeviceGetEnforcedPowerLimit")
+        return self._energy_since(now)
+
+    def _list(self, now: float, members: Set[int] | None, last: bool) -> None:
+        """Every :data:`PROCESSES` seconds who is on the card."""
+        if last or now - self._listed_at >= PROCESSES - 0.01:
+            self._listed_at = now
+            self._on_card.add(processes(self._nvml, self.card, watched=members), whole_user=members is None)
 
     def _counters(self, now: float) -> dict[str, float]:
         if self.gpm is None:

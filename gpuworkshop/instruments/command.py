@@ -13,9 +13,8 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
-import msgspec
+from gpuworkshop.machine.process_stat import Stat, pids, stat
 
 PASSED_ON = tuple(
     getattr(signal, name)
@@ -121,10 +120,10 @@ class Command:
         with suppress(ChildProcessError):
             while self._adopt and os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        running = [found for found in _processes() if self._is_ours(found)]
+        running = [found for pid in pids() if (found := stat(pid)) and self._is_ours(found)]
         return tuple(f"{found.name} ({found.pid})" for found in running if found.state not in "ZX")
 
-    def _is_ours(self, found: _Running) -> bool:
+    def _is_ours(self, found: Stat) -> bool:
         """In the command's own group, or taken in by us."""
         in_group = not self._in_terminal and found.group == self.pid
         return in_group or (self._adopt and found.parent == os.getpid())
@@ -160,25 +159,6 @@ def _next_signal(numbers: Sequence[int], seconds: float) -> tuple[int, bool]:
         return 0, False
     number = signal.sigwait(pending)
     return number, number in (signal.SIGINT, signal.SIGQUIT)
-
-
-class _Running(msgspec.Struct, frozen=True):
-    pid: int
-    name: str
-    state: str
-    parent: int
-    group: int
-
-
-def _processes() -> list[_Running]:
-    """All processes that /proc shows."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError, ValueError, IndexError):
-            before, _, after = path.read_text(errors="replace").rpartition(")")
-            state, parent, group = after.split()[:3]
-            found.append(_Running(int(path.parent.name), before.partition("(")[2], state, int(parent), int(group)))
-    return found
 
 
 def _take_in_orphans(on: bool) -> bool:

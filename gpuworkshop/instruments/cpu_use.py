@@ -1,4 +1,4 @@
-"""CPU seconds of a process and all that it started, from /proc, at a cost that is bounded."""
+"""CPU seconds of a process and all that it started, or of all of a user, from /proc, at a cost that is bounded."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-PROC = Path("/proc")
-
-TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
-"""Clock ticks a second, the unit of /proc."""
+from gpuworkshop.machine.process_stat import PROC, pids, stat
 
 LEAST_PAUSE = 1.0
 """Seconds between two looks."""
@@ -20,14 +17,17 @@ COST = 0.005
 
 
 class CpuUse:
-    """The CPU time of one process tree. Without /proc (macOS) only what this process and its dead children used."""
+    """The CPU time of one process tree; with ``root`` None, of everything that this user runs.
 
-    def __init__(self, root: int, proc: Path = PROC, clock: Callable[[], float] = time.monotonic):
+    Without /proc (macOS) only what this process and its dead children used.
+    """
+
+    def __init__(self, root: int | None, proc: Path = PROC, clock: Callable[[], float] = time.monotonic):
         self.root, self._proc, self._clock = root, proc, clock
         self._seek_again = float("-inf")
         self._last: tuple[float, float] | None = None
         """When it was read, and the CPU seconds until then."""
-        self.members: set[int] = {root}
+        self.members: set[int] = set() if root is None else {root}
 
     def since(self) -> tuple[float, float] | None:
         """CPU seconds since the last call, and how long ago that was; None at the first, and when nothing can be read.
@@ -45,11 +45,13 @@ class CpuUse:
         return max(0.0, self._last[1] - before[1]), self._last[0] - before[0]
 
     def tree(self) -> set[int]:
-        """The process and its living descendants.
+        """The process and its living descendants, or this user's processes.
 
         Each process names its children, where the kernel tells them: a file for each thread. The other way is to read
         every process of the node, and each read can cost a thread 5 ms of waiting for the interpreter.
         """
+        if self.root is None:
+            return {pid for pid in pids(self._proc) if self._is_ours(pid)}
         named = self._children(self.root)
         if named is None:
             return self._sought()
@@ -71,7 +73,7 @@ class CpuUse:
 
     def _sought(self) -> set[int]:
         """The same, from the parent of every process that there is."""
-        parents = {pid: found[0] for pid in self._pids() if (found := stat(pid, self._proc)) is not None}
+        parents = {pid: found.parent for pid in pids(self._proc) if (found := stat(pid, self._proc)) is not None}
         children: dict[int, list[int]] = {}
         for pid, parent in parents.items():
             children.setdefault(parent, []).append(pid)
@@ -82,28 +84,18 @@ class CpuUse:
             open_ends += fresh
         return found
 
-    def _pids(self) -> list[int]:
+    def _is_ours(self, pid: int) -> bool:
         try:
-            return [int(name) for name in os.listdir(self._proc) if name.isdecimal()]
+            return (self._proc / str(pid)).stat().st_uid == os.getuid()
         except OSError:
-            return []
+            return False
 
     def _seconds(self) -> float | None:
         """CPU seconds of all members until now, with those of their children that were waited for."""
-        known = [found[1] for pid in self.members if (found := stat(pid, self._proc)) is not None]
+        known = [found.cpu for pid in self.members if (found := stat(pid, self._proc)) is not None]
         if known:
             return sum(known)
         if self._proc.exists() or self.root != os.getpid():
             return None
         used = os.times()
         return used.user + used.system + used.children_user + used.children_system
-
-
-def stat(pid: int, proc: Path = PROC) -> tuple[int, float] | None:
-    """Parent and CPU seconds of one process, with those of its children that were waited for; None when it is gone."""
-    try:
-        with open(proc / str(pid) / "stat", "rb") as file:
-            words = file.read().rpartition(b")")[2].split()  # the name before it may hold anything
-        return int(words[1]), sum(map(int, words[11:15])) / TICK
-    except (OSError, ValueError, IndexError):
-        return None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import takewhile
 
 from gpuworkshop.figures.live import Line, Point, Row
-from gpuworkshop.instruments.samples import CardSample, Sample, WatchedCard
+from gpuworkshop.instruments.samples import CardSample, Sample, WatchedCard, last
 
 SECONDS = 60.0
 """How much of the past the strip shows."""
@@ -56,7 +56,7 @@ def _card(card: WatchedCard, seen: Sequence[tuple[float, CardSample]], both: boo
     busy = Row(f"{card.label}: utilization, %", lines, _why(card, seen))
     if not both:
         return (busy,)
-    used, total = (_last(one.memory_used for _, one in seen), _last(one.memory_total for _, one in seen))
+    used, total = (last(one.memory_used for _, one in seen), last(one.memory_total for _, one in seen))
     known = used is not None and total is not None
     words = f"{used / GIB:.1f} GiB" if known else "n/a"
     of = f" of {total / GIB:.0f} GiB" if known else ""
@@ -97,7 +97,3 @@ def _points(reads: Sequence[Read]) -> tuple[Point, ...]:
             points.append((now - at, None))
         points.append((now - at, total / count))
     return tuple(points)
-
-
-def _last(values: Iterable[int | None]) -> int | None:
-    return next((value for value in reversed(list(values)) if value is not None), None)

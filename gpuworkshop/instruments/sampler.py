@@ -66,7 +66,8 @@ class Sampler:
         self._waited = self._wait_before = 0.0
         self._waits_reported = False
         self._waiting_since: float | None = None
-        self._cpu, self._cpu_at = None if whole_user else CpuUse(os.getpid(), clock=clock), float("-inf")
+        self._whole_user = whole_user
+        self._cpu, self._cpu_at = CpuUse(None if whole_user else os.getpid(), clock=clock), float("-inf")
         self._stopping, self._running = threading.Event(), threading.Event()
         self._running.set()
         self._thread = threading.Thread(target=self._run, name="gpuworkshop-watch", daemon=True)
@@ -74,8 +75,7 @@ class Sampler:
     @property
     def watched(self) -> tuple[WatchedCard, ...]:
         """The cards as a chart names them."""
-        found = (reader.card for reader in self.readers)
-        return tuple(WatchedCard(card.uuid, card.name, card.place, card.mig) for card in found)
+        return tuple(reader.watched for reader in self.readers)
 
     @property
     def began(self) -> float:
@@ -190,7 +190,7 @@ class Sampler:
             self.open(self._nvml)  # PyTorch has since said which cards are ours
         now = self._clock()
         seconds, self._before = now - self._before, now
-        cpu, members = self._cpu_share(now), self._cpu.members if self._cpu else None
+        cpu, members = self._cpu_share(now), None if self._whole_user else self._cpu.members
         sample = Sample(
             at=now - self._began,
             cards=tuple(reader.read(now, members, last) for reader in self.readers),
@@ -209,14 +209,12 @@ class Sampler:
 
     def _cpu_share(self, now: float) -> float | None:
         """Share of the job's CPUs since about a second ago; None between two looks at them."""
-        if self._cpu is None:
-            return None
         since = now - self._cpu_at
         if since < (LAST_LOOK if self._stopping.is_set() else LEAST_PAUSE):
             return None
         self._cpu_at = now
         read = self._cpu.since()
-        return read[0] / read[1] / self.cpus.count if read and read[1] > 0 else None
+        return min(1.0, read[0] / read[1] / self.cpus.count) if read and read[1] > 0 else None
 
     def _wait_share(self, now: float, seconds: float) -> float | None:
         if not self._waits_reported or seconds <= 0:

@@ -6,8 +6,11 @@ Shares are from 0 to 1. What could not be read is None: it is written "n/a", lef
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import msgspec
+
+Known = TypeVar("Known")
 
 MOST_POINTS = 120
 """Points of a path that a map can show apart."""
@@ -132,6 +135,11 @@ def mean(weighted: Iterable[tuple[float | None, float]]) -> float | None:
 def most(values: Iterable[float | None]) -> float | None:
     """The largest of the values that are known; None when none is."""
     return max((value for value in values if value is not None), default=None)
+
+
+def last(values: Iterable[Known | None]) -> Known | None:
+    """The last of the values that are known; None when none is."""
+    return next((value for value in reversed(list(values)) if value is not None), None)
 
 
 def total(values: Iterable[float | None]) -> float | None:

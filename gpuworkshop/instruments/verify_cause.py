@@ -29,7 +29,7 @@ def leave(result: VerifyResult, card: Card | None = None) -> str:
     node = result.first.node
     what = f"{node}, card {card.uuid}" if card and card.uuid else node
     away = f"sbatch --exclude={node} job.sh   # and the same for srun\n" if result.first.slurm else ""
-    return f"{away}# write to {result.place.staff}: {what}; with the output of: gpuworkshop verify --json"
+    return f"{away}# write to {result.place.help.staff}: {what}; with the output of: gpuworkshop verify --json"
 
 
 def pip(result: VerifyResult, words: str) -> str:
@@ -178,7 +178,7 @@ def _old_driver(result: VerifyResult) -> Finding | None:
     if found:
         evidence += f"; \"version {found[1]}\" in PyTorch's warning is this level, not a driver's number"
     fix = pip(result, "--force-reinstall torch") + f"   # {_wheel(serves)}"
-    return Finding("fail", title, evidence, f"{fix}\n# or ask {result.place.staff} for a newer driver")
+    return Finding("fail", title, evidence, f"{fix}\n# or ask {result.place.help.staff} for a newer driver")
 
 
 def _mismatch(result: VerifyResult) -> Finding | None:

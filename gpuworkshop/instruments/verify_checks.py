@@ -59,7 +59,8 @@ def _cards(result: VerifyResult) -> Finding:
         return Finding("notice", "No slice for this process", f"split: {names(first.cards.split_without_slice)}")
     if result.torch.available and cards:
         evidence = "; ".join(_named(card) for card in cards)
-        return Finding("ok", f"{names(cards)}"[0].upper() + names(cards)[1:], evidence)
+        title = names(cards)
+        return Finding("ok", title[0].upper() + title[1:], evidence)
     if cards:
         title = f"NVML shows {names(cards)}; PyTorch uses none of it"
         return Finding("notice", title, "; ".join(_named(card) for card in cards))

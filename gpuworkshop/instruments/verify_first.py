@@ -93,7 +93,7 @@ def look(nvml: Nvml, env: Mapping[str, str] = os.environ) -> First:
         refusal=nvml.problem,
         cards=mine,
         states={card.uuid: state(nvml, card, env) for card in mine.mine},
-        slurm=bool(here or env.get("SLURM_CONF") or shutil.which("sbatch", path=env.get("PATH"))),
+        slurm=bool(here or env.get("SLURM_CONF") or shutil.which("sbatch", path=env.get("PATH", ""))),
         job=here,
         cpus=allocation.cpus(env),
     )

@@ -86,7 +86,8 @@ def _processes(result: VerifyResult, card: Card) -> Iterator[Finding]:
 def _elsewhere(result: VerifyResult) -> str:
     if not result.first.job:
         return "nvidia-smi   # then wait, or choose another card with " + VARIABLE
-    return f"# Slurm gives a card to one job: write to {result.place.staff} with this report, or start the job again"
+    staff = result.place.help.staff
+    return f"# Slurm gives a card to one job: write to {staff} with this report, or start the job again"
 
 
 def _health(result: VerifyResult, card: Card) -> Iterator[Finding]:

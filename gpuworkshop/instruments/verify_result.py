@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from gpuworkshop.cluster.facts import Help, Idle
+from gpuworkshop.cluster.facts import Help, Idle, card_words
 from gpuworkshop.instruments.verify_first import First, State
 from gpuworkshop.instruments.verify_probe import TorchSays
 from gpuworkshop.machine import specs
@@ -14,7 +14,11 @@ from gpuworkshop.machine.disk import Disk
 from gpuworkshop.machine.frontend import FrontEnd
 from gpuworkshop.machine.gpus import Card
 from gpuworkshop.machine.interpreter import Interpreter
+from gpuworkshop.numbers import several, shortened
 from gpuworkshop.report import Origin
+
+SHOWN = 4
+"""Cards of the table that are named beside the sites' own, to somebody who misspelled one."""
 
 
 class Expected(msgspec.Struct, frozen=True):
@@ -29,15 +33,11 @@ class Expected(msgspec.Struct, frozen=True):
 
     def fits(self, card: str) -> bool:
         """Whether a card with this name, as the driver prints it, is of the kind."""
-        found = _words(card.partition(" MIG ")[0])
-        wanted = [_words(name) for name in self.names]
+        found = card_words(card.partition(" MIG ")[0])
+        wanted = [card_words(name) for name in self.names]
         if self.whole:
             return found in wanted
         return any(found[at : at + len(one)] == one for one in wanted for at in range(len(found)))
-
-
-def _words(name: str) -> list[str]:
-    return [word for word in name.lower().split() if word not in ("nvidia", "tesla")]
 
 
 class Stopped(msgspec.Struct, frozen=True):
@@ -72,11 +72,6 @@ class Place(msgspec.Struct, frozen=True):
     request: str = ""
     """The line that asks for an interactive session with a card."""
     problem: str = ""
-
-    @property
-    def staff(self) -> str:
-        """Whom to write to."""
-        return self.help.email or "the people who run the cluster"
 
 
 class VerifyResult(msgspec.Struct, frozen=True):
@@ -124,7 +119,7 @@ class VerifyResult(msgspec.Struct, frozen=True):
 
 
 def expected(name: str, families: Iterable[tuple[str, str, str]]) -> Expected | None:
-    """The kind of card that ``name`` stands for; None for "". ValueError for an unknown one, with all that are known.
+    """The kind of card that ``name`` stands for; None for "". ValueError for an unknown one, with some that are known.
 
     ``families`` are those of the sites: site, name, and the words that are in the driver's name.
     """
@@ -139,5 +134,7 @@ def expected(name: str, families: Iterable[tuple[str, str, str]]) -> Expected | 
     if found:
         title = found[0].title if len(found) == 1 else asked.upper()
         return Expected(asked, title, tuple(dict.fromkeys(name for spec in found for name in spec.names)), whole=True)
-    known = sorted({family for family, _, _ in groups} | {spec.id for spec in specs.known()})
-    raise ValueError(f'no card is known as "{name}"; known: {", ".join(known)}, or the first part of one, such as a100')
+    here = list(dict.fromkeys(family for family, _, _ in groups))
+    known = [*here, *(spec.id for spec in specs.known() if spec.id not in here)]
+    listed = several(known, len(here) + SHOWN)
+    raise ValueError(f'no card is known as "{shortened(name)}"; known: {listed}; the first part of one will do: a100')

@@ -29,7 +29,7 @@ ROWS: dict[str, Callable[[CardWatch], str]] = {
 
 def report(result: WatchResult) -> Report:
     """The result with its findings, tables and the recurring picture."""
-    tables = (_cards(result), *filter(None, [_processes(result)])) if result.cards else ()
+    tables = (_cards(result), *filter(None, [processes_table(result)])) if result.cards else ()
     pictures = (map(result),) if result.cards else ()
     return Report(f"Watch: {result.what}", result.origin, tuple(findings(result)), tables, pictures)
 
@@ -42,7 +42,7 @@ def map(result: WatchResult) -> Figure:
 
 def processes_report(result: WatchResult) -> Report:
     """Only the processes on the cards, and what they mean."""
-    table = _processes(result)
+    table = processes_table(result)
     found = [one for card in result.cards for one in process_findings(card)]
     if not result.cards:
         found.append(Finding("notice", "No card here, so no process on one", result.problem))
@@ -66,10 +66,10 @@ def _cards(result: WatchResult) -> Table:
     return Table(columns, tuple(rows), f"{places}; {looks}")
 
 
-def _processes(result: WatchResult) -> Table | None:
+def processes_table(result: WatchResult) -> Table | None:
     """Who was on the cards; None when nobody was seen."""
     rows = [
-        (str(p.pid), p.name or "-", card.label, p.role, gib(p.memory) if p.memory is not None else "-")
+        (str(p.pid), p.name or "n/a", card.label, p.role, gib(p.memory))
         for card in result.cards
         for p in card.processes or ()
     ]
@@ -81,7 +81,14 @@ def _processes(result: WatchResult) -> Table | None:
 
 
 def line(samples: Sequence[Sample], cards: Sequence[WatchedCard]) -> str:
-    """Some seconds of a watch in one line: "  12 s  cuda:0: busy 84%, SM 41%, memory 12% full, 310 W"."""
+    """Some seconds of a watch in one line: "  12 s  cuda:0: busy 84%, SM 41%, memory 12% full, 310 W".
+
+    Without a card the use of the CPUs; "" where no look at them falls into these seconds.
+    """
+    if not cards:
+        cpu = mean((sample.cpu, sample.seconds) for sample in samples)
+        taken = f"no card; your processes take {percent(cpu)} of the CPUs"
+        return "" if cpu is None else f"{samples[-1].at:5.0f} s  {taken}"
     said = [_now(card, [(s, own) for s in samples for own in s.cards if own.uuid == card.uuid]) for card in cards]
     return f"{samples[-1].at:5.0f} s  " + "  |  ".join(said)
 

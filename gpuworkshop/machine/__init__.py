@@ -1,1 +1,1 @@
-"""What is here: the cards and the CPUs that this process may use."""
+"""What is here: the cards, CPUs, memory and disk that this process may use, and the page that shows its output."""

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Literal
 
-PROC = Path("/proc")
+from gpuworkshop.machine.process_stat import PROC, stat
+
 FIRST_NAMESPACE = "pid:[4026531836]"
 """What Linux calls the namespace of process numbers that the host itself has."""
 
@@ -85,8 +86,8 @@ class Table:
         line: list[int] = []
         while pid > 1 and pid not in line:
             line.append(pid)
-            fields = self._read(pid, "stat").rpartition(")")[2].split()  # the name before may hold anything
-            pid = int(fields[1]) if len(fields) > 1 and fields[1].isdecimal() else 0
+            found = stat(pid, self._proc)
+            pid = found.parent if found else 0
         return line
 
     def _holds_a_card(self, pid: int) -> bool:

@@ -11,7 +11,8 @@ import msgspec
 
 from gpuworkshop.machine.device import Card
 from gpuworkshop.machine.nvml import Nvml, number
-from gpuworkshop.machine.process_table import PROC, Table, Whose
+from gpuworkshop.machine.process_stat import PROC
+from gpuworkshop.machine.process_table import Table, Whose
 
 __all__ = ["PROC", "OnCard", "Process", "Whose", "processes"]
 
