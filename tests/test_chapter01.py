@@ -281,7 +281,7 @@ def test_a_script_names_the_command_that_shows_its_site(site: Site, monkeypatch,
     monkeypatch.delenv(sites.VARIABLE)
     monkeypatch.setenv("PATH", "")
     command = re.search(r"`gpuworkshop (site show[^`]*)`", str(script.minimal(site)))[1]
-    assert cli.main(command.split()) == 0 and capsys.readouterr().out.startswith(f"Site {site.name}")
+    assert cli.main(command.split()) == 0 and capsys.readouterr().out.startswith(f"What the kit knows of {site.name}")
 
 
 def test_a_site_that_says_little_is_shown_with_little() -> None:

@@ -52,11 +52,11 @@ def printed(capsys: pytest.CaptureFixture) -> dict:
 
 def test_show_prints_the_site_that_counts_and_why(no_slurm, monkeypatch, capsys) -> None:
     assert cli.main(["site", "show"]) == 0
-    assert "Which site counts: no Slurm here says its name" in capsys.readouterr().out
+    assert "Which site counts: no Slurm answers here" in capsys.readouterr().out
     monkeypatch.setenv(VARIABLE, "aicr")
     assert cli.main(["site", "show"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("Site AICR\n") and "$GPUWORKSHOP_SITE" in out
+    assert out.startswith("What the kit knows of AICR\n") and "$GPUWORKSHOP_SITE" in out
     assert cli.main(["site", "show", "generic"]) == cli.main(["site", "show", "--site", "generic"]) == 0
     assert capsys.readouterr().out.count("Which site counts: asked for") == 2
 

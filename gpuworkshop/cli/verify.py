@@ -6,6 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from gpuworkshop.cli.base import AsJson, app, bad_input, progress_bar, show, show_report
+from gpuworkshop.report import clean
 
 
 @app.command
@@ -34,7 +35,10 @@ def verify(
 
     def first(report) -> None:
         shown.extend(report.tables)
-        show_report(report)
+        if report.tables:
+            show_report(report)
+        else:  # no card: one line, for all of it comes again
+            print(*(clean(finding.title) for finding in report.findings), sep="\n")
         print(flush=True)
 
     with bad_input("--launcher: "):

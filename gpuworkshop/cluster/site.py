@@ -157,7 +157,7 @@ def choose(
     for one in shipped():
         if one in words:
             return one, f"this is the Slurm cluster {live}"
-    return ANY, f"the Slurm cluster {live} is none that the kit knows" if live else "no Slurm here says its name"
+    return ANY, f"the Slurm cluster {live} is none that the kit knows" if live else "no Slurm answers here"
 
 
 def load(name: str | Path | None = None, env: Mapping[str, str] = os.environ) -> Site:

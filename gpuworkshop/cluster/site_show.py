@@ -31,9 +31,8 @@ def report(site: Site, said_by: str = "") -> Report:
     """The face of `site show`: partitions, cards, places, the rest, the sources; `said_by` is what chose this site."""
     chosen = (Finding("ok", f"Which site counts: {said_by}"),) if said_by else ()
     tables = (_partitions(site), _families(site), _storage(site), _rest(site), _sources(site))
-    return Report(
-        f"Site {site.name}", site.origin, (*chosen, *findings(site)), tuple(table for table in tables if table.rows)
-    )
+    shown = tuple(table for table in tables if table.rows)
+    return Report(f"What the kit knows of {site.name}", site.origin, (*chosen, *findings(site)), shown)
 
 
 def _partitions(site: Site) -> Table:

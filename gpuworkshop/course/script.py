@@ -98,7 +98,7 @@ def _source(site: Site) -> str:
     name = site.name.lower()
     which = f" --site {name}" if name in shipped() else ""
     shown = f"`gpuworkshop site show{which}`"
-    return f"What is specific to {site.name} comes from its site file; {shown} names the sources."
+    return f"What is specific to the site comes from its site file; {shown} names the sources."
 
 
 def logs_folder(site: Site) -> str:

@@ -6,11 +6,20 @@ from collections.abc import Iterator
 
 from gpuworkshop.machine.disk import Disk, Place, Quota
 from gpuworkshop.numbers import number
-from gpuworkshop.report import Finding, Table
+from gpuworkshop.report import Finding
 
 MB, GB = 10**6, 10**9
 FULL = MB
 """Less free room than this is none."""
+NAMES = {
+    "home": "home folder",
+    "state": "your progress",
+    "cache": "cache of the kit",
+    "tmp": "temporary files",
+    "shm": "shared memory",
+    "here": "this folder",
+}
+"""Places as a reader knows them."""
 NEEDS = {
     "home": (50 * MB, "notebooks and settings"),
     "state": (10 * MB, "progress and the ledger"),
@@ -39,20 +48,9 @@ def findings(disk: Disk) -> tuple[Finding, ...]:
     return tuple(found) or (Finding("ok", "There is room on disk", _summary(disk)),)
 
 
-def table(disk: Disk) -> Table:
-    """Every place with its room; "n/a" where it is not known."""
-    rows = tuple(
-        (
-            one.place,
-            one.path,
-            one.filesystem or "n/a",
-            size(one.free),
-            size(one.total),
-            {True: "yes", False: "no", None: "n/a"}[one.writable],
-        )
-        for one in disk.places
-    )
-    return Table(("place", "folder", "file system", "free", "of", "writable"), rows, _quotas(disk))
+def named(place: str) -> str:
+    """A place as a reader knows it."""
+    return NAMES.get(place, place)
 
 
 def size(count: int | None) -> str:
@@ -64,7 +62,7 @@ def size(count: int | None) -> str:
 
 
 def _place(place: Place) -> Iterator[Finding]:
-    where = f"{place.place} ({place.path})"
+    where = f"{named(place.place)} ({place.path})"
     if not place.answered:
         says = "its file server may be gone; whatever touches it will wait" if "no answer" in place.problem else ""
         yield Finding("warning", f"{where}: {place.problem or 'its room is not known'}", says)
@@ -101,11 +99,14 @@ def _is_on(place: Place) -> str:
 
 
 def _summary(disk: Disk) -> str:
-    return ", ".join(f"{one.place} {size(one.free)}" for one in disk.places)
+    """The room of each file system with the places on it, and what quotas say."""
+    rooms: dict[str, list[str]] = {}
+    for one in disk.places:
+        rooms.setdefault(size(one.free), []).append(named(one.place))
+    free = [f"{room} free for {', '.join(places)}" for room, places in rooms.items()]
+    quotas = [f"quota on {one.filesystem}: {size(one.used)} of {_most(one)}" for one in disk.quotas]
+    return "; ".join(free + quotas)
 
 
-def _quotas(disk: Disk) -> str:
-    told = [
-        f"{one.filesystem}: {size(one.used)} of {size(one.limit) if one.limit else 'no limit'}" for one in disk.quotas
-    ]
-    return "Quota: " + ("; ".join(told) if told else "no command here tells one")
+def _most(quota: Quota) -> str:
+    return size(quota.limit) if quota.limit else "no limit"
