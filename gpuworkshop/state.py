@@ -47,6 +47,13 @@ def folder() -> Path:
     return used
 
 
+def set_apart(name: str) -> None:
+    """From here on this process, and what it starts, keeps its state in a folder of that name inside the learner's:
+    what it does is not the learner's own. To be called again without harm."""
+    if chosen().name != name:
+        os.environ["GPUWORKSHOP_STATE"] = str(folder() / name)
+
+
 def problem() -> str:
     """One line on why the chosen folder cannot be used, or "" if it can."""
     folder()

@@ -22,15 +22,10 @@
 
 # %% setup
 import os
-import time
 
 from IPython.display import display
 
-from gpuworkshop import timing
-from gpuworkshop.course import ask_cuda, exercise, lesson, place, policy, predict, progress, quiz, replay, script, where
-from gpuworkshop.course.checks.chapter01 import VALUES
-from gpuworkshop.instruments import verify
-from gpuworkshop.numbers import number
+from gpuworkshop.course import exercise, lesson, place, predict, progress, quiz
 
 # No card in this session? A launcher can borrow one just to measure:
 # launcher = ("srun", "--gres=gpu:1", "--cpus-per-task=8")
@@ -65,6 +60,8 @@ chapter = lesson.begin()
 # is itself a job. If it asked for a card, it holds that card while you read.
 
 # %% where-report
+from gpuworkshop.course import where
+
 where.report()
 
 # %% button
@@ -168,6 +165,10 @@ quiz.ask("01_verify", "seen-not-used")
 predict.guess("01-seconds", "How long does it take here, from the call to the report?", "s", 0.1, 300)
 
 # %% verify
+import time
+
+from gpuworkshop.instruments import verify
+
 now = time.perf_counter
 began, driver_said, ended = [], [], []
 with chapter.bar("verify, three times") as bar:
@@ -179,6 +180,8 @@ with chapter.bar("verify, three times") as bar:
 verify.report(result)
 
 # %% compare-seconds
+from gpuworkshop import timing
+
 took = timing.durations([end - start for start, end in zip(began, ended, strict=True)])
 predict.compare("01-seconds", took, result.origin)
 
@@ -187,7 +190,8 @@ driver = max(said - start for start, said in zip(began, driver_said, strict=True
 print(result.origin)
 print(f"Claimed: under 5 s. Measured: {took}.")
 print(f"The driver's part was there after {driver:.2f} s at the latest.")
-print(f"In the last run, importing PyTorch took {number(result.torch.seconds.get('import torch'))} s.")
+if "import torch" in result.torch.seconds:
+    print(f"In the last run, importing PyTorch took {result.torch.seconds['import torch']:.2f} s.")
 
 # %% read-seconds [markdown]
 # Most of it is the start of Python and the import of PyTorch. On a cold file system that takes longer still. So the
@@ -199,6 +203,8 @@ print(f"In the last run, importing PyTorch took {number(result.torch.seconds.get
 # What it says on a machine with a card, as a recording:
 
 # %% recorded-verify
+from gpuworkshop.course import replay
+
 replay.show("verify")
 
 # %% exercise-visible [markdown] minutes=4
@@ -235,6 +241,9 @@ visible.check(sees)  # stuck? visible.hint()
 # you:
 
 # %% ask-cuda
+from gpuworkshop.course import ask_cuda
+from gpuworkshop.course.checks.chapter01 import VALUES
+
 ask_cuda.report([None if value == "unset" else value for value in VALUES])
 
 # %% hands-off [markdown]
@@ -255,6 +264,8 @@ ask_cuda.report([None if value == "unset" else value for value in VALUES])
 # - `--time` is a limit. Ask for the expected run time **and 20%**.
 
 # %% minimal
+from gpuworkshop.course import script
+
 script.minimal(site)
 
 # %% ask-which-memory
@@ -303,6 +314,8 @@ place.choice(site)
 place.request(site)
 
 # %% idle-policy
+from gpuworkshop.course import policy
+
 policy.idle(site)
 
 # %% claims

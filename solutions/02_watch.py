@@ -16,7 +16,7 @@ import time
 import torch
 from IPython.display import display
 
-from gpuworkshop.course import demos, exercise, lesson, policy, predict, progress, quiz, replay, watched
+from gpuworkshop.course import exercise, lesson, predict, progress, quiz, replay, watched
 from gpuworkshop.instruments import watch
 from gpuworkshop.instruments.watch_live import live
 from gpuworkshop.workloads import pictures, train
@@ -225,6 +225,8 @@ print(f"{1000 * (time.perf_counter() - began):.1f} ms on {point.device.type}: {v
 # recording.
 
 # %% busy
+from gpuworkshop.course import demos
+
 busy = None
 clock = lesson.begin() if launcher else chapter  # a borrowed card is held only here
 if card or launcher:
@@ -305,6 +307,8 @@ quiz.ask("02_watch", "whose-memory")
 # somebody stated it:
 
 # %% policy
+from gpuworkshop.course import policy
+
 policy.idle()
 
 # %% ask-card-minutes

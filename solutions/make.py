@@ -5,7 +5,8 @@
 For each chapter:
 
 - notebooks/NN_name.ipynb, the learner's: a stub for each solution, no cell that is tagged `solution-only`;
-- solutions/NN_name.ipynb: with the solutions;
+- solutions/NN_name.ipynb: with the solutions, and a cell before all others that keeps what they count as apart
+  from the learner's own progress;
 - gpuworkshop/course/exercises/NN_name.solutions.toml: for each exercise the solved cell `answer-ID`, which
   the exercise shows on request.
 
@@ -34,6 +35,11 @@ SOLUTION = re.compile(rf"^(?P<indent> *){BEGIN}\n(?P<code>.*?)^ *{END}(?:\n|\Z)"
 NEARLY = re.compile(r"#+\s*(begin|end)\b.*\bsolution", re.IGNORECASE)
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 SOLUTION_ONLY = "solution-only"
+APART = """\
+# The answers in this notebook are the course's. They do not count as your own progress.
+from gpuworkshop import state
+
+state.set_apart("solutions")"""
 METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -110,6 +116,9 @@ def notebook(chapter: str, cells: Sequence[NotebookNode], *, solution: bool) -> 
     kept = [cell for cell in cells if solution or SOLUTION_ONLY not in cell.metadata.get("tags", [])]
     made = nbformat.v4.new_notebook(metadata=METADATA)
     made.cells = [_cell(chapter, cell, solution) for cell in kept]
+    if solution:
+        first = next((place for place, cell in enumerate(made.cells) if cell.cell_type == "code"), len(made.cells))
+        made.cells.insert(first, nbformat.v4.new_code_cell(APART, id=f"{chapter[:2]}-apart"))
     nbformat.validate(made)
     return nbformat.writes(made).rstrip("\n") + "\n"
 

@@ -96,6 +96,14 @@ def test_every_exercise_has_a_solution_to_show(chapter: str) -> None:
         assert "..." in ids[f"{chapter[:2]}-answer-{id}"], "the learner's cell has no stub"
 
 
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_answers_of_the_course_do_not_count_as_the_learners(chapter: str) -> None:
+    """Before anything else the solution notebook sets its state apart; the learner's own notebook never does."""
+    first = next(cell.source for cell in read("solutions", chapter).cells if cell.cell_type == "code")
+    assert 'state.set_apart("solutions")' in first
+    assert not any("set_apart" in cell.source for cell in read("notebooks", chapter).cells)
+
+
 def solved(chapter: str) -> nbformat.NotebookNode:
     """The learner's notebook with the shown solutions in place of its stubs."""
     file = REPOSITORY / "gpuworkshop" / "course" / "exercises" / f"{chapter}.solutions.toml"

@@ -47,6 +47,19 @@ def test_the_folder_is_the_setting_then_xdg_then_home(tmp_path: Path, monkeypatc
     assert state.problem() == ""
 
 
+def test_what_is_set_apart_stays_out_of_the_learners_own_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A solution notebook, run again and again, and what it starts."""
+    own = state.folder()
+    state.append("a.jsonl", {"n": 1})
+    monkeypatch.setenv("GPUWORKSHOP_STATE", str(own))  # put back after the test
+    for _ in range(2):
+        state.set_apart("solutions")
+        state.append("a.jsonl", {"n": 2})
+    assert state.folder() == own / "solutions" and os.environ["GPUWORKSHOP_STATE"] == str(own / "solutions")
+    assert state.read_lines("a.jsonl") == ([{"n": 2}, {"n": 2}], 0)
+    assert (own / "a.jsonl").read_bytes().count(b"\n") == 1
+
+
 def test_numbers_of_numpy_and_paths_are_kept_as_json_knows_them() -> None:
     assert state.append("a.jsonl", {"x": np.float32(0.5), "y": Path("here")})
     assert state.read_lines("a.jsonl") == ([{"x": 0.5, "y": "here"}], 0)

@@ -57,7 +57,8 @@ def chapter(name: str) -> Report:
         findings.append(Finding("notice", _skipped(broken)))
     if why := state.problem():
         findings.append(Finding("warning", why))
-    return Report(f"Your progress in chapter {name}", measured_here("your state folder"), tuple(findings), (table,))
+    title = f"Your progress in chapter {name[:2].lstrip('0')}"
+    return Report(title, measured_here("your state folder"), tuple(findings), (table,))
 
 
 def _skipped(broken: int) -> str:
