@@ -112,7 +112,7 @@ def _wrong_change(trial: Any) -> Found | None:
     """Whether the difference is one remedy, and one for the data path."""
     if not trial.changed:
         return wrong("nothing-changed")
-    of_the_data_path = {name for remedy in remedies() if remedy.limit != "compute" for name in remedy.touches}
+    of_the_data_path = {name for remedy in remedies() if not remedy.in_step for name in remedy.touches}
     if others := [name for name in trial.changed if name not in of_the_data_path]:
         return wrong("other-ladder", changed=_named(others))
     return None if explaining(trial.before, trial.after) else wrong("two-changes", changed=_named(trial.changed))
