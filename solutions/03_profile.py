@@ -405,11 +405,12 @@ signs.report(profile.read(trace_file))
 # %% next-rungs [markdown]
 # ## When that does not answer
 #
-# The lines for the two rungs above, for a command of your own. Let it make 50 to 100 steps. Both write files for a
-# viewer on your laptop.
+# The lines for the two rungs above, for a command of your own. Let it make 50 to 100 steps: the files of a whole run
+# have gigabytes. Copy them to your laptop, where their viewers are. `torch.cuda.nvtx.range("forward")` is the label
+# that the timeline shows. The kernel to look at is the top one of your profile; without a card, of the recording.
 
 # %% nsight
-rungs.lines("python train.py", replay.load("profile"))
+rungs.lines("python train.py", seen if seen.sums.cards else replay.load("profile"))
 
 # %% where [markdown]
 # ## Where to profile
