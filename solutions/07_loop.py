@@ -142,7 +142,7 @@ replay.show("guided")
 # %% ask-guide
 quiz.ask("07_loop", "guide-or-measurement")
 
-# %% exercise-first-change [markdown] minutes=4
+# %% exercise-change [markdown] minutes=4
 # ## Exercise 1: three reports
 #
 # Three jobs on cards, each measured as above. The numbers are made up for this exercise.
@@ -160,11 +160,11 @@ quiz.ask("07_loop", "guide-or-measurement")
 #
 # The changes: `"workers"`, `"larger batch"`, `"pinned memory"`, `"BF16"`, `"second card"`.
 
-# %% card-first-change
-first_change = exercise.open("07_loop", "first-change")
-display(first_change)
+# %% card-change
+change = exercise.open("07_loop", "change")
+display(change)
 
-# %% answer-first-change
+# %% answer-change
 # One change for each job.
 ### BEGIN SOLUTION
 first = {
@@ -174,8 +174,8 @@ first = {
 }
 ### END SOLUTION
 
-# %% check-first-change
-first_change.check(first)  # stuck? first_change.hint()
+# %% check-change
+change.check(first)  # stuck? change.hint()
 
 # %% whole-loop [markdown] minutes=1
 # ## The whole loop, on a card
@@ -195,7 +195,7 @@ replay.show("loop")
 # %% habit
 before_batch.habit()
 
-# %% exercise-report-card [markdown] minutes=3
+# %% exercise-report [markdown] minutes=3
 # ## Exercise 2: read the report card
 #
 # A real job, as the workshop shows it: fine-tuning on one RTX card, 55 minutes. It had asked for eight CPU cores and
@@ -213,11 +213,11 @@ before_batch.habit()
 # What should the next request change? The words: `"stays"`, `"larger batch"`, `"smaller batch"`, `"more CPUs"`,
 # `"fewer CPUs"`, `"more time"`, `"less time"`.
 
-# %% card-report-card
-report_card = exercise.open("07_loop", "report-card")
-display(report_card)
+# %% card-report
+report = exercise.open("07_loop", "report")
+display(report)
 
-# %% answer-report-card
+# %% answer-report
 # One word for each line.
 ### BEGIN SOLUTION
 next_time = {
@@ -228,12 +228,12 @@ next_time = {
 }
 ### END SOLUTION
 
-# %% check-report-card
-report_card.check(next_time)  # stuck? report_card.hint()
+# %% check-report
+report.check(next_time)  # stuck? report.hint()
 
 # %% assert-both tags=["solution-only"]
-assert first_change.check(first).done
-assert report_card.check(next_time).done
+assert change.check(first).done
+assert report.check(next_time).done
 
 # %% ask-time
 quiz.ask("07_loop", "time-next-time")

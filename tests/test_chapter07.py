@@ -371,8 +371,8 @@ FIRST_CHANGE_WRONG = {
     "not-the-copies": chapter07.FIRST | {"volumes": "larger batch"},
     "not-the-launches": chapter07.FIRST | {"tokens": "BF16"},
 }
-TESTED = {"report-card": REPORT_CARD_WRONG, "first-change": FIRST_CHANGE_WRONG}
-RIGHT = {"report-card": chapter07.NEXT_TIME, "first-change": chapter07.FIRST}
+TESTED = {"report": REPORT_CARD_WRONG, "change": FIRST_CHANGE_WRONG}
+RIGHT = {"report": chapter07.NEXT_TIME, "change": chapter07.FIRST}
 
 
 @pytest.mark.parametrize("id", RIGHT)
@@ -394,7 +394,7 @@ def test_every_mistake_with_words_has_a_typical_wrong_answer(id: str) -> None:
 
 @pytest.mark.parametrize("id", RIGHT)
 def test_every_wrong_word_is_found_and_none_without_a_hint(id: str) -> None:
-    words = chapter07.WORDS if id == "report-card" else chapter07.CHANGES
+    words = chapter07.WORDS if id == "report" else chapter07.CHANGES
     for name, expected in RIGHT[id].items():
         for word in words:
             result = exercise.open(CHAPTER, id).check(RIGHT[id] | {name: word})
@@ -417,7 +417,7 @@ def test_the_three_reports_add_up() -> None:
     from pathlib import Path
 
     notebook = json.loads((Path(__file__).parents[1] / "notebooks" / "07_loop.ipynb").read_text())
-    text = next("".join(c["source"]) for c in notebook["cells"] if c["id"] == "07-exercise-first-change")
+    text = next("".join(c["source"]) for c in notebook["cells"] if c["id"] == "07-exercise-change")
     rows = {row.split("|")[1].strip(): row.split("|")[2:5] for row in text.splitlines() if row.startswith("| ")}
     names = ("GPU utilization", "stall", "the card waits for the next launch", "copies, with nothing beside them")
     for place, job in enumerate(chapter07.FIRST):

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import memory_results
 import msgspec
 import pytest
 
@@ -15,11 +16,13 @@ from gpuworkshop import __version__
 from gpuworkshop.course import replay
 from gpuworkshop.course.calls import CallsResult
 from gpuworkshop.course.demos import DemoResult, Seen
+from gpuworkshop.course.guided import Guided, GuidedResult
 from gpuworkshop.instruments.samples import WatchedCard
 from gpuworkshop.instruments.starve import StarveResult, SweepPoint, SweepResult
 from gpuworkshop.instruments.watch_result import CardWatch, WatchResult
 from gpuworkshop.loop.climb import LoopResult
 from gpuworkshop.loop.ledger import Record
+from gpuworkshop.loop.look_result import Look, Watched
 from gpuworkshop.machine.conditions import Conditions
 from gpuworkshop.report import Finding, Origin, Report, envelope
 from gpuworkshop.timing import Comparison, Rate
@@ -86,6 +89,11 @@ def called() -> CallsResult:
     return CallsResult(10_000, rate(30_000), rate(9_000_000), comparison(300), CARD, CARD.origin)
 
 
+def guided() -> GuidedResult:
+    look = Look(starved(), watched=Watched(0.12, 25), memory=0.2)
+    return GuidedResult((Guided("decoding in one process", "data", look),), CARD, CARD.origin)
+
+
 def measured(what: str) -> Any:
     """A result as it was before it became a recording of the course."""
     text = (replay.FOLDER / f"{what}-h200.json").read_text()
@@ -101,10 +109,15 @@ RESULTS = {
     "busy": demonstrated,
     "verify": partial(measured, "verify"),
     "profile": partial(measured, "profile"),
+    "memory": memory_results.life,
+    "batches": partial(memory_results.swept, b8=900.0, b16=1000.0, b32=1001.0),
+    "ceiling": partial(memory_results.found, knee=memory_results.swept(b8=900.0, b16=1000.0, b32=1001.0)),
+    "cure": partial(memory_results.cure, False, True),
     "gaps": partial(measured, "profile"),
     "copies": partial(measured, "profile"),
     "elsewhere": partial(measured, "profile"),
     "calls": called,
+    "guided": guided,
 }
 
 

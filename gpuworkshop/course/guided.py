@@ -108,11 +108,13 @@ def findings(result: GuidedResult) -> tuple[Finding, ...]:
 
 
 def report(result: GuidedResult) -> Report:
-    """The findings, and one row a job."""
+    """The findings, one row a job, and all jobs on the map that the guide reads."""
+    from gpuworkshop.figures.map import Track, two_axes
+
     rows = tuple(
         (
             job.name,
-            percent(job.look.watched.busy if job.look.watched else None),
+            percent(_busy(job)),
             percent(job.look.memory),
             job.advice.do if job.advice else "n/a",
             job.measured,
@@ -120,7 +122,13 @@ def report(result: GuidedResult) -> Report:
         for job in result.jobs
     )
     columns = ("planted", "GPU utilization", "GPU memory", "the guide says", "measured limit")
-    return Report("The guide beside the measurement", result.origin, findings(result), (Table(columns, rows),))
+    tracks = [Track(f"{job.name}: {job.measured}", _busy(job), job.look.memory) for job in result.jobs]
+    figures = (two_axes(tracks, result.origin),)
+    return Report("The guide beside the measurement", result.origin, findings(result), (Table(columns, rows),), figures)
+
+
+def _busy(job: Guided) -> float | None:
+    return job.look.watched.busy if job.look.watched else None
 
 
 def main() -> None:

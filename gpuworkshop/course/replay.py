@@ -13,13 +13,16 @@ from typing import Any
 import msgspec
 
 from gpuworkshop import __version__
-from gpuworkshop.course import calls, demos
+from gpuworkshop.course import calls, demos, guided
 from gpuworkshop.course.calls import CallsResult
 from gpuworkshop.course.demos import DemoResult
 from gpuworkshop.course.faces import Note
-from gpuworkshop.instruments import memory, profile, starve, verify, watch
+from gpuworkshop.course.guided import GuidedResult
+from gpuworkshop.instruments import memory, precision, profile, scaling, starve, verify, watch
 from gpuworkshop.instruments.memory import BatchSweep, CeilingResult, CureResult, MemoryResult
+from gpuworkshop.instruments.precision_result import PrecisionResult
 from gpuworkshop.instruments.profile_result import ProfileResult
+from gpuworkshop.instruments.scaling_result import ScalingResult
 from gpuworkshop.instruments.starve import StarveResult, SweepResult
 from gpuworkshop.instruments.verify_result import VerifyResult
 from gpuworkshop.instruments.watch import WatchResult
@@ -36,7 +39,10 @@ Result = (
     | WatchResult
     | DemoResult
     | ProfileResult
+    | ScalingResult
+    | PrecisionResult
     | CallsResult
+    | GuidedResult
     | MemoryResult
     | BatchSweep
     | CeilingResult
@@ -54,10 +60,13 @@ KINDS: dict[str, type[Result]] = {
     "batches": BatchSweep,
     "ceiling": CeilingResult,
     "cure": CureResult,
+    "scale": ScalingResult,
+    "precision": PrecisionResult,
     "gaps": ProfileResult,
     "copies": ProfileResult,
     "elsewhere": ProfileResult,
     "calls": CallsResult,
+    "guided": GuidedResult,
 }
 """What can be recorded, and the type of its result."""
 
@@ -73,7 +82,10 @@ REPORTS: dict[type[Result], Callable[[Any], Report]] = {
     BatchSweep: memory.report,
     CeilingResult: memory.report,
     CureResult: memory.report,
+    ScalingResult: scaling.report,
+    PrecisionResult: precision.report,
     CallsResult: calls.report,
+    GuidedResult: guided.report,
 }
 """What shows a result."""
 
@@ -162,4 +174,4 @@ def _marked(value: Any, kit: str) -> Any:
     if isinstance(value, msgspec.Struct):
         parts = {name: _marked(getattr(value, name), kit) for name in value.__struct_fields__}
         return type(value)(**parts)
-    return value
+    return tuple(_marked(one, kit) for one in value) if isinstance(value, tuple) else value

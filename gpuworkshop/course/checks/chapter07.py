@@ -96,4 +96,4 @@ def _wrong_change(job: str, got: str) -> Found | None:
     return wrong(AGAINST.get((job, got), "more-cards"), job=job, got=got, stall=STALL[job])
 
 
-CHECKS: dict[str, Callable[..., Found]] = {"report-card": report_card, "first-change": first_change}
+CHECKS: dict[str, Callable[..., Found]] = {"report": report_card, "change": first_change}
