@@ -74,6 +74,8 @@ class Climb:
             before, seen = seen, self.looks[-1]
             moved = which_limit(before) != which_limit(seen)
             self.refused = {} if moved else still_refused(self.refused, kept)
+            if self.may_grow():
+                self.refused.pop("batch", None)
         return self.finish(stopped)
 
     def stop(self) -> str:
@@ -134,6 +136,12 @@ class Climb:
             at_most=at_most if at_most < math.inf else None,
             limit_before=which_limit(seen),
         )
+
+    def may_grow(self) -> bool:
+        """Whether the last change was to the largest batch that was looked at: then the knee may lie beyond."""
+        last = self.records[-1]
+        most = memory.LARGEST["card" if self.facts.card else "cpu"]
+        return last.changed == ("batch_size",) and last.config.batch_size >= most * last.before.batch_size
 
     def look(self, quick: bool = False) -> Look:
         """What limits the config that the loop stands on; quick: only as long as it takes to see that."""
