@@ -9,7 +9,7 @@ from standins import fake_cuda
 from standins import pynvml as fake_nvml
 
 from gpuworkshop.child import Tell
-from gpuworkshop.instruments import precision, precision_measured, precision_memory
+from gpuworkshop.instruments import flops, precision, precision_measured, precision_memory
 from gpuworkshop.instruments.flops import Achieved, Flops
 from gpuworkshop.instruments.precision_arms import of_training
 from gpuworkshop.instruments.precision_findings import findings, report
@@ -231,6 +231,33 @@ def test_m09_an_autocast_that_does_nothing_is_said_and_makes_no_ratio() -> None:
     steps["bf16"] = step_under("cpu")
     right = precision.measure_steps(steps, BATCHES, device="cpu", plan=QUICK)
     assert right.arm("bf16").active and right.bf16_over_fp32
+
+
+def by_hand(lower: torch.dtype | None):
+    """A step without an optimizer: the stand-in for a card has none of the driver that PyTorch's would ask."""
+    weight = torch.ones(32, 8, requires_grad=True)
+
+    def step(batch):
+        with torch.autocast("cpu", lower, enabled=lower is not None):
+            value = (batch[0] @ weight).square().mean()
+        value.backward()
+        weight.grad = None
+        return value
+
+    return step
+
+
+@pytest.mark.parametrize(("name", "version", "in_turn"), [("Tesla T4", (7, 5), 2), ("NVIDIA H200", (9, 0), 3)])
+def test_on_a_card_the_allocator_is_asked_and_only_its_formats_run(monkeypatch, name, version, in_turn) -> None:
+    on_a_card(monkeypatch, name, *version)
+    monkeypatch.setitem(flops.SIDE, "card", 32)
+    steps = {"fp32": by_hand(None), "tf32": by_hand(None), "bf16": by_hand(torch.bfloat16)}
+    result = precision.measure_steps(steps, BATCHES, device="cuda:0", plan=QUICK)
+    assert (result.conditions.machine, result.support.capability) == (name, version)
+    measured = [one for one in result.arms if one.rate]
+    assert len(measured) == len(result.products) == in_turn
+    assert {one.memory.by for one in measured} == {"allocator"}
+    assert bool(result.bf16_over_tf32) == (in_turn == 3) and result.bf16_over_fp32
 
 
 def test_a_step_that_does_other_work_is_said(own) -> None:

@@ -143,19 +143,18 @@ def only_its_own(config: TrainConfig) -> None:
 
 def in_child(request: Any, tell: Tell) -> PrecisionResult:
     """What the child does with a :class:`Request`."""
-    from gpuworkshop.instruments import arms as measuring
     from gpuworkshop.instruments import precision_arms
     from gpuworkshop.instruments.precision_measured import measured
     from gpuworkshop.instruments.precision_support import support
     from gpuworkshop.machine.gpus import default_device
-    from gpuworkshop.workloads.train import build, need_card
+    from gpuworkshop.workloads.train import need_card
 
     asked = msgspec.convert(request, Request)
     device = asked.device or default_device()
     need_card(asked.config, asked.job, device)
     tell.progress(0.0, "loading PyTorch and the workload")
     config = asked.config.with_(reads_loss="rarely")
-    batches = measuring.synthetic(build(config, asked.job, device), measuring.RESIDENT_BATCHES)
+    batches = precision_arms.random_batches(config, asked.job, device)
     make = lambda one, where: precision_arms.of_training(one, config, asked.job, where)  # noqa: E731
     ids = asked.arms or default_arms(support(device))
     timing = tell.part(0.05, 0.5 if asked.learn else 1.0)

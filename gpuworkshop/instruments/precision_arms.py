@@ -13,6 +13,8 @@ from gpuworkshop.instruments import arms
 from gpuworkshop.instruments.precision_result import Arm
 from gpuworkshop.workloads import tf32
 from gpuworkshop.workloads.config import Job, TrainConfig
+from gpuworkshop.workloads.images import PictureTask
+from gpuworkshop.workloads.language import TextTask
 from gpuworkshop.workloads.train import Training, build
 
 Step = Callable[[Any], Any]
@@ -47,7 +49,8 @@ def of_training(arm: Arm, config: TrainConfig, job: Job, device: str) -> Running
     precision = "fp32" if arm.format == "fp16" else arm.format
     wanted = config.with_(precision=precision, checkpointing=arm.checkpointing, compiled=arm.compiled)
     try:
-        training = build(wanted, job, device)
+        with torch.device(device):  # the first weights are drawn where they will be: on a card that takes no time
+            training = build(wanted, job, device)
     except ValueError as error:
         raise NoSuchArm(str(error)) from error
     if arm.format == "fp16":
@@ -56,6 +59,12 @@ def of_training(arm: Arm, config: TrainConfig, job: Job, device: str) -> Running
         training.step = lambda x, y: scaled((x, y))
     drop = lambda: training.optimizer.zero_grad(set_to_none=True)  # noqa: E731
     return Running(arm, lambda batch: training.step(*batch), drop, training)
+
+
+def random_batches(config: TrainConfig, job: Job, device: str) -> list[Any]:
+    """Batches on the device, shaped like those of a built-in run; no model is made for them."""
+    task = (PictureTask if job.sizes.pictures else TextTask)(config, job, device)
+    return [task.random_batch() for _ in range(arms.RESIDENT_BATCHES)]
 
 
 def of_model(

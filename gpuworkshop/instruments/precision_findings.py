@@ -206,7 +206,7 @@ def _same_work(result: PrecisionResult) -> Iterator[Finding]:
     off = [one for one in known if abs(one.first_loss - first.first_loss) > SAME_START * abs(first.first_loss)]
     for one in off:
         yield Finding(
-            "warning",
+            "notice",
             f"{one.arm.title} does not do the same work: its first loss is {one.first_loss:.3g}",
             f"{first.arm.title} starts at {first.first_loss:.3g}, and a format only rounds: dropout, or other weights?",
         )
