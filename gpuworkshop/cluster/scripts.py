@@ -67,12 +67,17 @@ def environment(site: Site) -> Iterator[str]:
     """The lines that load the site's modules and the course's environment. The first failure ends the job."""
     yield "set -eo pipefail   # stop at the first command that fails"
     yield from site.module_lines()
+    yield from activation(site)
+    yield "set -u   # and at a variable that nobody set; conda's own lines do not stand that"
+
+
+def activation(site: Site) -> Iterator[str]:
+    """The lines that make the course's environment the active one, by conda where the site brings it."""
     if any("conda" in module.brings for module in site.modules):
         yield 'source "$(conda info --base)/etc/profile.d/conda.sh"'
         yield "conda activate gpuworkshop"
     else:
         yield "source ~/gpuworkshop/bin/activate"
-    yield "set -u   # and at a variable that nobody set; conda's own lines do not stand that"
 
 
 def _about(site: Site, *lines: str) -> Iterator[str]:

@@ -8,6 +8,7 @@ import msgspec
 
 from gpuworkshop.cluster import slurm_time
 from gpuworkshop.cluster.facts import Partition
+from gpuworkshop.cluster.scripts import activation, logs_folder, usual_time
 from gpuworkshop.cluster.site import Site, shipped
 from gpuworkshop.course.faces import Note
 from gpuworkshop.machine.allocation import workers_rule
@@ -61,7 +62,7 @@ def minimal(site: Site) -> Script:
         f"#SBATCH --error={start.error}",
         "",
         *site.module_lines(),
-        *_environment(site),
+        *activation(site),
         "",
         "set -e   # from here on, stop at the first command that fails",
         _verify(site),
@@ -78,14 +79,14 @@ def faulty(site: Site) -> Script:
         "",
         f"mkdir -p {logs_folder(site)}",
         *site.module_lines(),
-        *_environment(site),
+        *activation(site),
         "export CUDA_VISIBLE_DEVICES=1",
         "",
         "set -e",
         _verify(site),
         f"python train.py --workers {WORKERS}",
     )
-    minutes = slurm_time.seconds(_time(site)) / 60 / RESERVE
+    minutes = slurm_time.seconds(usual_time(site)) / 60 / RESERVE
     about = (
         f"Made up for this exercise. {_source(site)}",
         f"The job trains on one card. In a test run it took {minutes:g} minutes, 20 GB of CPU memory and 60 GB of the "
@@ -101,11 +102,6 @@ def _source(site: Site) -> str:
     return f"What is specific to the site comes from its site file; {shown} names the sources."
 
 
-def logs_folder(site: Site) -> str:
-    """The folder of the site's log files; it must be there before sbatch."""
-    return site.conventions.output.rpartition("/")[0] or "."
-
-
 def _header(site: Site, cpus: int) -> Iterator[str]:
     start, partition = site.conventions, site.partition(site.request.partition)
     yield "#!/bin/bash -l"
@@ -118,25 +114,13 @@ def _header(site: Site, cpus: int) -> Iterator[str]:
     yield f"#SBATCH --cpus-per-task={cpus}"
     yield f"#SBATCH --gres={_gres(site, partition)}:1"
     yield f"#SBATCH --mem={start.memory}"
-    yield f"#SBATCH --time={_time(site)}"
+    yield f"#SBATCH --time={usual_time(site)}"
     yield f"#SBATCH --output={start.output}"
-
-
-def _time(site: Site) -> str:
-    return "04:00:00" if site.conventions.time == slurm_time.UNLIMITED else site.conventions.time
 
 
 def _gres(site: Site, partition: Partition | None) -> str:
     family = site.family(partition.families[0]) if partition and partition.families else None
     return family.gres if family else "gpu"
-
-
-def _environment(site: Site) -> Iterator[str]:
-    if any("conda" in module.brings for module in site.modules):
-        yield 'source "$(conda info --base)/etc/profile.d/conda.sh"'
-        yield "conda activate gpuworkshop"
-    else:
-        yield "source ~/gpuworkshop/bin/activate"
 
 
 def _verify(site: Site) -> str:
