@@ -40,9 +40,7 @@ def _worker_findings(result: StarveResult) -> Iterator[Finding]:
         yield Finding("warning", f"{workers} on {counted(cpus, 'CPU')}", said, f"num_workers={workers_rule(cpus)}")
     if threads and threads > 1 and threads * result.workers > cpus:
         title = f"{workers} x {threads} threads on {counted(cpus, 'CPU')}"
-        evidence = (
-            f"OMP_NUM_THREADS={threads}: a library may start so many in each worker; PyTorch itself takes one"
-        )
+        evidence = f"OMP_NUM_THREADS={threads}: a library may start so many in each worker; PyTorch itself takes one"
         yield Finding("warning", title, evidence, "export OMP_NUM_THREADS=1   # before Python starts")
     if result.shared and not result.shared.fits:
         title = "Shared memory may not hold the batches that the workers have ready: a worker is then killed"
