@@ -397,6 +397,12 @@ def test_the_scripts_of_chapter_1(at, tmp_path) -> None:
     assert found["log-folder"].line in faulty.places("--output") and "too late" in found["log-folder"].cause
 
 
+@pytest.mark.parametrize("file", sorted(Path(__file__).parents[1].glob("slurm/*.sbatch")), ids=lambda file: file.name)
+def test_the_scripts_that_the_kit_ships(file, tmp_path) -> None:
+    (tmp_path / "logs").mkdir()
+    assert faults(data=file.read_bytes(), folders=(tmp_path,)) == {}
+
+
 # ---------------------------------------------------------------- limits, folders, the command
 
 
@@ -430,6 +436,17 @@ def test_cards_in_every_dialect() -> None:
         checked = check.check(f"#!/bin/bash\n#SBATCH {words}\n{ONE}\n".encode(), ANY)
         assert checked.request.cards_on_node == 2, words
         assert "one-process" in {one.rule for one in checked.faults}, words
+
+
+def test_the_three_faults_of_the_readme() -> None:
+    """README shows what the checker says, and nothing else is wrong with that script."""
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    section = readme.partition("## Three faults that sbatch accepts")[2].partition("\n## ")[0]
+    job = section.partition("```bash\n")[2].partition("```\n")[0]
+    shown = section.partition("says:\n\n```\n")[2].partition("```\n")[0]
+    checked = check.check(job.encode(), AICR)
+    assert [one.level for one in checked.faults] == ["fail"] * 3
+    assert str(check.report(checked)).split("\n\n", 1)[1].strip() == shown.strip()
 
 
 def test_the_verb(tmp_path, monkeypatch, capsys) -> None:

@@ -217,7 +217,8 @@ def _workers(job: Job, one: Launch, workers: int, words: str) -> Iterator[Seen]:
 def _no_cpus(job: Job) -> Iterator[Seen]:
     request = job.request
     starts = list(launches.commands_that_train(job.script))
-    known = request.cpus_per_task or request.cpus_per_card or job.script.last("exclusive", "mincpus", "ntasks-per-core")
+    known = request.cpus_per_task or request.cpus_per_card or job.script.meant("cpus-per-task")
+    known = known or job.script.last("exclusive", "mincpus", "ntasks-per-core")
     if not starts or known or not request.cards or job.script.of("foreign") or request.tasks_on_node > 4:
         return
     enough = job.site.conventions.cpus_per_card * max(1, request.cards_on_node or 1) // request.tasks_on_node
