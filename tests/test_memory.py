@@ -8,22 +8,20 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 import torch
+from memory_results import CARD, GIB, cure, found, swept
+from memory_results import life as life_of_a_card
 from standins import fake_cuda
 from standins import pynvml as fake_nvml
 from torch.utils.checkpoint import checkpoint
 
 from gpuworkshop import child
 from gpuworkshop.instruments import memory, memory_axes, memory_beside, memory_checkpoint, memory_cure
-from gpuworkshop.instruments.memory_result import Attempt, BatchPoint, CureResult, Fault, Line, Moment, Probe
-from gpuworkshop.machine.conditions import conditions
+from gpuworkshop.instruments.memory_result import CureResult, Moment, Probe
 from gpuworkshop.machine.processes import OnCard, Process
-from gpuworkshop.timing import Comparison, Plan, Rate
+from gpuworkshop.timing import Plan
 from gpuworkshop.workloads.config import Job, TrainConfig
 
-GIB, MIB = 2**30, 2**20
 QUICK = Plan(block_seconds=0.001, min_rounds=2, budget_seconds=0.1)
-HERE = conditions("cpu")
-CARD = msgspec.structs.replace(HERE, device="cuda:0", machine="NVIDIA H200")
 
 
 # ---------------------------------------------------------------- the life of the memory
@@ -92,31 +90,8 @@ def test_what_a_cpu_cannot_say_reads_not_available_and_never_zero() -> None:
     assert result.used is None and result.peak is None
 
 
-def h200(**facts) -> memory.MemoryResult:
-    """A life as an H200 may tell it: made up, for the findings."""
-
-    def moment(name, step, gradients, optimizer, activations, peak):
-        return Moment(name, step, 2 * GIB, gradients, optimizer, activations, GIB // 2, GIB // 2, 0, peak)
-
-    moments = (
-        moment("model on the device", 0, 0, 0, 0, 2 * GIB),
-        moment("forward", 1, 0, 0, 8 * GIB, 10 * GIB),
-        moment("backward", 1, 2 * GIB, 0, 0, 11 * GIB),
-        moment("update", 1, 2 * GIB, 4 * GIB, 0, 8 * GIB),
-        moment("gradients dropped", 2, 0, 4 * GIB, 0, 8 * GIB),
-        moment("forward", 2, 0, 4 * GIB, 8 * GIB, 14 * GIB),
-        moment("backward", 2, 2 * GIB, 4 * GIB, 0, 15 * GIB),
-        moment("update", 2, 2 * GIB, 4 * GIB, 0, 8 * GIB),
-    )
-    usual = dict(
-        workload="a test", batch_size=16, parameters=GIB // 2, optimizer="AdamW", moments=moments, by="allocator",
-        total=140 * GIB, conditions=CARD, origin=CARD.origin,
-    )  # fmt: skip
-    return memory.MemoryResult(**{**usual, **facts})
-
-
 def test_the_findings_of_a_life_name_peak_growth_and_the_first_step() -> None:
-    titles = [finding.title for finding in memory.findings(h200())]
+    titles = [finding.title for finding in memory.findings(life_of_a_card())]
     assert "The peak in tensors is 15.0 GiB, in the backward of a later step, 11% of the card" in titles
     assert "Only the activations grow with the batch: 512 MiB a sample" in titles
     assert "AdamW keeps 2.00 times the weights: 4.00 GiB" in titles
@@ -124,8 +99,8 @@ def test_the_findings_of_a_life_name_peak_growth_and_the_first_step() -> None:
 
 
 def test_memory_of_others_and_held_memory_are_told_from_the_jobs() -> None:
-    last = msgspec.structs.replace(h200().last, others=39 * GIB, reserve=20 * GIB)
-    result = h200(moments=(*h200().moments[:-1], last))
+    last = msgspec.structs.replace(life_of_a_card().last, others=39 * GIB, reserve=20 * GIB)
+    result = life_of_a_card(moments=(*life_of_a_card().moments[:-1], last))
     titles = [finding.title for finding in memory.findings(result)]
     assert "Others hold 39.0 GiB on this card" in titles and "Memory is held by PyTorch, not lost" in titles
     assert result.used == (2 + 2 + 4 + 20 + 39) * GIB + GIB // 2
@@ -158,7 +133,7 @@ def test_a_watched_card_has_its_place_and_what_to_do_first(busy, full, level, fi
     watched = SimpleNamespace(cards=(SimpleNamespace(label="cuda:0", busy=busy, memory=full, busy_why=""),))
     (finding,) = memory_axes.findings(watched)
     assert finding.level == level and first in finding.fix
-    report = memory.report(h200(), watched)
+    report = memory.report(life_of_a_card(), watched)
     assert [row[-1] for row in report.tables[-1].rows].count("here") == 1
 
 
@@ -202,15 +177,6 @@ def test_a_sweep_lets_other_errors_through_and_refuses_where_nothing_fits() -> N
         memory.sweep(full, [], device="cpu")
 
 
-def swept(**rates: float) -> memory.BatchSweep:
-    points = [
-        BatchPoint(int(size[1:]), Rate(value, 0.99 * value, 1.01 * value, 8, "images/s"),
-                   Comparison(1.5, 1.4, 1.6, 8, 0.03, "faster"), GIB)
-        for size, value in rates.items()
-    ]  # fmt: skip
-    return memory.BatchSweep("a test", tuple(points), CARD, CARD.origin)
-
-
 def test_the_knee_is_the_smallest_within_five_percent() -> None:
     result = swept(b64=6442, b128=11930, b256=13073, b512=13644, b1024=13883, b2048=13870)
     assert result.knee == 512 and not result.still_rising
@@ -225,17 +191,6 @@ def test_a_rate_that_still_rises_is_no_knee() -> None:
 
 
 # ---------------------------------------------------------------- the ceiling's advice
-
-
-def found(**facts) -> memory.CeilingResult:
-    usual = dict(
-        workload="a test", ceiling=3200, above=3264, ended="found",
-        probes=(Probe(8, True, 0.2, 2 * GIB, 3 * GIB), Probe(3200, True, 2.0, 130 * GIB, 136 * GIB),
-                Probe(3264, False, 2.0, 133 * GIB, 138 * GIB, 3)),
-        seconds=7.0, room=138 * GIB, total=140 * GIB, others=0, most=4096, conditions=CARD, origin=CARD.origin,
-        line=Line(float(GIB), 42.6 * MIB),
-    )  # fmt: skip
-    return memory.CeilingResult(**{**usual, **facts})
 
 
 def test_the_knee_is_recommended_with_the_published_rule_beside_it() -> None:
@@ -333,16 +288,6 @@ def test_the_order_of_the_cure_is_the_taught_one() -> None:
     assert [change for change, _ in memory_cure.ladder(TrainConfig(batch_size=2), Job("tiny"))] == [
         "", "BF16", "a batch of 1",
     ]  # fmt: skip
-
-
-def cure(*fits: bool, **facts) -> CureResult:
-    steps = list(memory_cure.ladder(TrainConfig(batch_size=64), Job("gpt-tiny")))
-    fault = Fault("memory", "OutOfMemoryError: CUDA out of memory.")
-    attempts = [
-        Attempt(change, now, ok, GIB, 0, None if ok else fault, **facts if now.checkpointing else {})
-        for (change, now), ok in zip(steps, fits, strict=False)
-    ]
-    return CureResult("a test", 2 * GIB, 3 * GIB, tuple(attempts), "the job may hold 2 GiB", CARD, CARD.origin)
 
 
 @pytest.mark.parametrize(
@@ -459,7 +404,7 @@ def test_m14_the_life_of_a_built_in_workload_comes_from_a_child_without_a_card(t
 def test_a_result_survives_json_and_its_report_has_three_faces(tiny) -> None:
     again = msgspec.json.decode(msgspec.json.encode(tiny), type=memory.MemoryResult)
     assert again == tiny
-    for result in (tiny, h200(), swept(b8=1, b16=2), found(knee=swept(b8=1, b16=2)), cure(False, True)):
+    for result in (tiny, life_of_a_card(), swept(b8=1, b16=2), found(knee=swept(b8=1, b16=2)), cure(False, True)):
         report = memory.report(result)
         faces = report._repr_mimebundle_()
         assert (

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import memory_results
+import memory_results
 import msgspec
 import pytest
 
@@ -109,6 +110,10 @@ RESULTS = {
     "busy": demonstrated,
     "verify": partial(measured, "verify"),
     "profile": partial(measured, "profile"),
+    "memory": memory_results.life,
+    "batches": partial(memory_results.swept, b8=900.0, b16=1000.0, b32=1001.0),
+    "ceiling": partial(memory_results.found, knee=memory_results.swept(b8=900.0, b16=1000.0, b32=1001.0)),
+    "cure": partial(memory_results.cure, False, True),
     "memory": memory_results.life,
     "batches": partial(memory_results.swept, b8=900.0, b16=1000.0, b32=1001.0),
     "ceiling": partial(memory_results.found, knee=memory_results.swept(b8=900.0, b16=1000.0, b32=1001.0)),

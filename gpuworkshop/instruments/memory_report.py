@@ -81,6 +81,8 @@ def _ceiling(result: CeilingResult) -> Parts:
 
 
 def _cure(result: CureResult) -> Parts:
+    from gpuworkshop.figures.cure import cure
+
     rows = tuple(
         (
             attempt.change or "as it is",
@@ -91,7 +93,8 @@ def _cure(result: CureResult) -> Parts:
         for attempt in result.attempts
     )
     table = Table(("change, on top of those above", "batch", "three full steps", most(result)), rows)
-    return f"Out of memory, and its cure: {result.workload}", (table,), ()
+    picture = cure(result.attempts, result.limit, result.origin, most(result))
+    return f"Out of memory, and its cure: {result.workload}", (table,), (picture,)
 
 
 _OF = {MemoryResult: _life, BatchSweep: _sweep, CeilingResult: _ceiling, CureResult: _cure}
