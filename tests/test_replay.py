@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import memory_results
-import memory_results
 import msgspec
+import precision_results
 import pytest
 
 from gpuworkshop import __version__
@@ -114,13 +114,10 @@ RESULTS = {
     "batches": partial(memory_results.swept, b8=900.0, b16=1000.0, b32=1001.0),
     "ceiling": partial(memory_results.found, knee=memory_results.swept(b8=900.0, b16=1000.0, b32=1001.0)),
     "cure": partial(memory_results.cure, False, True),
-    "memory": memory_results.life,
-    "batches": partial(memory_results.swept, b8=900.0, b16=1000.0, b32=1001.0),
-    "ceiling": partial(memory_results.found, knee=memory_results.swept(b8=900.0, b16=1000.0, b32=1001.0)),
-    "cure": partial(memory_results.cure, False, True),
     "gaps": partial(measured, "profile"),
     "copies": partial(measured, "profile"),
     "elsewhere": partial(measured, "profile"),
+    "precision": partial(precision_results.made, conditions=CARD, origin=CARD.origin),
     "calls": called,
     "guided": guided,
 }
