@@ -162,6 +162,11 @@ def card(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     }
     for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)
+
+    def clear_workspaces() -> None:
+        state["tensors"] -= state.pop("workspaces", 0)
+
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", clear_workspaces)
     return state
 
 
@@ -176,6 +181,12 @@ def test_a_tensor_that_is_still_there_is_said(card: dict[str, int]) -> None:
     card["tensors"] = 100
     found = lesson.free_card().findings[0]
     assert found.level == "warning" and "100 MiB in tensors" in found.evidence and found.fix.startswith("del ")
+
+
+def test_what_matrix_products_keep_is_no_tensor_of_the_learner(card: dict[str, int]) -> None:
+    card["workspaces"] = 65
+    card["tensors"] += 65
+    assert lesson.free_card().findings[0].level == "ok"
 
 
 def test_a_kernel_that_never_used_the_card_holds_nothing(card: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
