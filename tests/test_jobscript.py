@@ -207,6 +207,7 @@ SHOWN: dict[str, tuple[tuple[str, ...], int]] = {
     "open-quote": ((*HEAD, "#SBATCH --job-name='a b", ONE), 5),
     "no-option": ((*HEAD, "#SBATCH --account = x", ONE), 5),
     "unknown-option": ((*HEAD, "#SBATCH --ntasks_per_node=1", ONE), 5),
+    "foreign-option": ((*HEAD, "#SBATCH --container-image=x.sqsh", ONE), 5),
     "ambiguous-option": ((*HEAD, "#SBATCH --cpus=4", ONE), 5),
     "no-value": ((*HEAD, "#SBATCH --ntasks", ONE), 5),
     "takes-no-value": ((*HEAD, "#SBATCH --requeue=yes", ONE), 5),
@@ -427,6 +428,18 @@ def test_the_log_folder_is_looked_for_where_sbatch_is_called_and_beside_the_scri
 def test_of_a_heterogeneous_job_nothing_is_claimed() -> None:
     found = faults(*HEAD[:2], "#SBATCH hetjob", "#SBATCH --partition=b200-batch --time=99:00:00", "srun ./a : ./b")
     assert found.keys() == {"heterogeneous"} and found["heterogeneous"].level == "unknown"
+
+
+def test_a_line_that_is_switched_off_on_purpose_is_no_fault() -> None:
+    """Another line sets the same option; two settings of --mail-type add up."""
+    for line in ("# SBATCH --time=12:00:00", "##SBATCH -t 5", "#SBATCH --mail-type=BEGIN\n#SBATCH --mail-type=END"):
+        assert faults(*HEAD, line, "#SBATCH -c 8", ONE) == {}, line
+
+
+def test_an_option_of_a_plug_in_is_no_typo() -> None:
+    """A site can add options to sbatch; near a real one it is still a typo."""
+    assert worst(faults(*HEAD, "#SBATCH -c 8 --container-mounts=/a:/a", ONE)) == {"foreign-option"}
+    assert faults(*HEAD, "#SBATCH -c 8 --job_name=x", ONE)["unknown-option"].level == "fail"
 
 
 def test_cards_in_every_dialect() -> None:

@@ -55,7 +55,7 @@ error = "%x_%j.err"
 """
 SITE = site.parse(CLUSTER)
 SAME_REASON = {  # what sbatch says: the rules that say so too
-    r"unrecognized option|invalid option": {"unknown-option"},
+    r"unrecognized option|invalid option": {"unknown-option", "foreign-option"},
     r"is ambiguous": {"ambiguous-option"},
     r"requires an argument": {"no-value"},
     r"Invalid directive found": {"no-option"},
@@ -83,8 +83,9 @@ SAME_REASON = {  # what sbatch says: the rules that say so too
 
 
 def refused(lines: list[str]) -> dict[str, Fault]:
-    """The faults of level fail by rule."""
-    return {one.rule: one for one in check.check(script(lines), SITE).faults if one.level == "fail"}
+    """The faults by rule for which sbatch refuses: those of level fail, and an option that only a plug-in can know."""
+    faults = check.check(script(lines), SITE).faults
+    return {one.rule: one for one in faults if one.level == "fail" or one.rule == "foreign-option"}
 
 
 @pytest.mark.parametrize("lines", SAID["accepted"], ids=" | ".join)

@@ -159,7 +159,7 @@ def forms() -> Mapping[str, Form]:
 def nearest(name: str, which: str = "sbatch") -> str:
     """The option that was probably meant; "" if none is near."""
     known = list(_known(which).takes)
-    close = get_close_matches(name.replace("_", "-").lower(), known, 1, 0.7)
+    close = get_close_matches(name.replace("_", "-").lower(), known, 1, 0.85)
     return close[0] if close else ""
 
 

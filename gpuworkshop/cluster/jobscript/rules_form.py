@@ -22,6 +22,7 @@ _SYMBOLS = {
     "SLURM_ARRAY_TASK_ID": "%a",
     "SLURMD_NODENAME": "%N",
 }
+_ADDS_UP = ("mail-type",)
 _FREE_TEXT = ("comment", "wrap", "job-name", "mail-user", "export")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -73,6 +74,9 @@ def refused(job: Job) -> Iterator[Seen]:
             fields["fix"], fields["why"] = _option_meant(text, one.fields["word"])
         elif one.rule in ("unknown-option", "ambiguous-option"):
             fields["fix"] = _name_meant(text, one.fields)
+            if fields["fix"].startswith("# remove") and one.fields["word"].startswith("--"):
+                yield Seen("foreign-option", one.line, fields)
+                continue
         elif one.rule == "no-value":
             form = options.forms().get(one.fields["name"])
             fields["fix"] = directive(one.fields["name"], form.example if form else "VALUE")
@@ -230,12 +234,13 @@ def look_alikes(job: Job) -> Iterator[Seen]:
     for line in job.script.of("look-alike"):
         rest = re.sub(r"^\s*#[#\s]*SBATCH[\s:]*", "", line.text, flags=re.IGNORECASE)
         fields = {"text": job.line(line.number), "fix": f"{MAGIC} {rest.rstrip()}"}
-        if not re.match(r"##+\s*SBATCH", line.text):
-            yield Seen("look-alike", line.number, fields)
-            continue
         given = options.parse(options.cut(line.number, rest).words)
         off = [one.name for one in given if isinstance(one, Given)]
-        if off and not names.intersection(off):
+        if line.text.startswith("#") and names.intersection(off):
+            continue  # another line sets it: this one is switched off on purpose
+        if not re.match(r"##+\s*SBATCH", line.text):
+            yield Seen("look-alike", line.number, fields)
+        elif off:
             yield Seen("switched-off", line.number, {**fields, "name": off[0]})
 
 
@@ -270,7 +275,7 @@ def repeated(job: Job) -> Iterator[Seen]:
     first: dict[str, Given] = {}
     for one in job.script.given:
         before = first.get(one.name)
-        if before and before.value != one.value:
+        if before and before.value != one.value and one.name not in _ADDS_UP:
             fields = {"name": one.name, "value": one.value, "before": before.value, "first": before.line}
             yield Seen("repeated", one.line, fields)
         first[one.name] = one

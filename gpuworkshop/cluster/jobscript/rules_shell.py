@@ -27,6 +27,7 @@ def failure(job: Job) -> Iterator[Seen]:
     piped = [one for one in launches.launches(job.script) if one.command.then in ("|", "|&")]
     if piped and not any(_sets(one, "pipefail") or "PIPESTATUS" in " ".join(one.words) for one in commands):
         name = piped[0].script or piped[0].starter or piped[0].words[0]
+        name = "srun" if name.startswith("$") else name
         yield Seen("no-pipefail", piped[0].line, {"program": name, "set": _set_line(job)})
 
 
@@ -91,7 +92,7 @@ def modules(job: Job) -> Iterator[Seen]:
 
 def environment(job: Job) -> Iterator[Seen]:
     """Activating an environment: its hook, and what comes after it."""
-    hooked, activated = False, 0
+    hooked, activated, brought = False, 0, False
     for command in job.script.shell.commands:
         words = " ".join(command.argv)
         if command.name in ("source", ".", "eval"):
@@ -101,9 +102,12 @@ def environment(job: Job) -> Iterator[Seen]:
             activated = activated or command.line
             if not hooked:
                 hooked = True
-                yield Seen("conda-hook", command.line, {"tool": command.name, "fix": _hook(command)})
-        elif command.name in ("module", "ml") and activated and _PYTHONS.search(words):
-            yield Seen("module-after-environment", command.line, {"first": activated})
+                fields = {"tool": command.name, "fix": _hook(command)}
+                yield Seen("conda-hook", command.line, fields, "notice" if brought else None)
+        elif command.name in ("module", "ml") and _PYTHONS.search(words):
+            brought = True  # it may bring the hook
+            if activated:
+                yield Seen("module-after-environment", command.line, {"first": activated})
 
 
 def _hook(command: Command) -> str:
