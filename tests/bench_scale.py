@@ -56,7 +56,7 @@ def in_rank(asked: argparse.Namespace) -> None:
     from gpuworkshop.instruments.arms import Real, real
     from gpuworkshop.instruments.feed import Feed
     from gpuworkshop.instruments.scaling_rank import Team, loopback
-    from gpuworkshop.timing import Plan, clock_for, in_turn
+    from gpuworkshop.timing import Plan, clock_for, compare, in_turn
     from gpuworkshop.workloads.config import Job
     from gpuworkshop.workloads.ranks import joined, own_device
     from gpuworkshop.workloads.train import build, endless
@@ -91,10 +91,21 @@ def in_rank(asked: argparse.Namespace) -> None:
         names = [arm.name for arm in arms]
         block = 0.5 if device == "cpu" else 1.0
         plan = Plan(block_seconds=block, min_rounds=30, width=0.004, budget_seconds=asked.seconds)
-        lead = lambda arm, clock, steps: team.lead(names.index(arm.name), arm, clock, steps)  # noqa: E731
+        cpu: dict[str, list[float]] = {name: [] for name in names}
+
+        def lead(arm, clock, steps):
+            before = time.process_time()
+            block = team.lead(names.index(arm.name), arm, clock, steps)
+            cpu[arm.name].append((time.process_time() - before) / steps)
+            return block
+
         rounds = in_turn(arms, clock, plan, unit=job.sizes.unit, run=lead)
         team.dismiss()
     tell(rounds.compare("bare", "instrument"), f"{asked.ranks} ranks on {device}, bare {rounds.rate('bare')}")
+    both = zip(*(times[-len(rounds) :] for times in cpu.values()), strict=True)
+    used = compare([math.log(instrument / bare) for bare, instrument in both])
+    words = "CPU time a step in rank 0, which other work on this machine hardly changes: instrument / bare"
+    print(f"{words} {used.ratio:.4f} ({used.low:.4f} to {used.high:.4f})")
 
 
 def _first(team, config, job, device, rank):

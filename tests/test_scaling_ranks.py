@@ -21,6 +21,7 @@ from gpuworkshop.child import ChildFailed
 from gpuworkshop.instruments import scaling, scaling_by_hand, scaling_witness
 from gpuworkshop.instruments.scaling_faults import NCCL, how_a_rank_died, in_one_line
 from gpuworkshop.instruments.scaling_witness import Seen, Watched, WitnessResult, judge
+from gpuworkshop.workloads import train
 
 TARGET = "gpuworkshop.instruments.scaling_witness_rank:in_rank"
 GONE_WITHIN = 20.0
@@ -223,6 +224,12 @@ def test_r10_the_word_alone_is_not_ddp(script, capsys: pytest.CaptureFixture[str
     assert cli.main(["scale", "--ranks", "2", "--", says_it]) == 0
     out = capsys.readouterr().out
     assert "do the same work 2 times" in out and "DistributedSampler" in out
+
+
+def test_the_courses_own_script_trains_as_one() -> None:
+    words = ("--preset", "gpt-tiny", "--steps", "12")
+    result = scaling_witness.run(train.__file__, words, ranks=2, seconds=60)
+    assert result.use == "ddp" and all(one.exchanges >= 12 and not one.error for one in result.seen), result.seen
 
 
 @pytest.mark.parametrize(
