@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from gpuworkshop import child
 from gpuworkshop.instruments import memory, memory_axes, memory_beside, memory_checkpoint, memory_cure
 from gpuworkshop.instruments.memory_result import CureResult, Moment, Probe
+from gpuworkshop.instruments.memory_room import CardRoom, HostRoom, Reading
 from gpuworkshop.machine.processes import OnCard, Process
 from gpuworkshop.timing import Plan
 from gpuworkshop.workloads.config import Job, TrainConfig
@@ -104,6 +105,66 @@ def test_memory_of_others_and_held_memory_are_told_from_the_jobs() -> None:
     titles = [finding.title for finding in memory.findings(result)]
     assert "Others hold 39.0 GiB on this card" in titles and "Memory is held by PyTorch, not lost" in titles
     assert result.used == (2 + 2 + 4 + 20 + 39) * GIB + GIB // 2
+
+
+class Counts:
+    """What PyTorch's allocator says of a card, as far as it is asked here."""
+
+    def __init__(self, monkeypatch, **says):
+        self.says = dict(allocated=0, reserved=0, peak=0, retries=0, free=80 * GIB, total=80 * GIB, fraction=1.0) | says
+        answers = {
+            "memory_allocated": lambda device=None: self.says["allocated"],
+            "memory_reserved": lambda device=None: self.says["reserved"],
+            "max_memory_allocated": lambda device=None: self.says["peak"],
+            "max_memory_reserved": lambda device=None: self.says["reserved"],
+            "memory_stats": lambda device=None: {"num_alloc_retries": self.says["retries"]},
+            "mem_get_info": lambda device=None: (self.says["free"], self.says["total"]),
+            "get_per_process_memory_fraction": lambda device=None: self.says["fraction"],
+            "set_per_process_memory_fraction": lambda share, device=None: self.says.update(fraction=share),
+            "reset_peak_memory_stats": lambda device=None: None,
+            "empty_cache": lambda: None,
+        }
+        for name, answer in answers.items():
+            monkeypatch.setattr(torch.cuda, name, answer, raising=False)
+
+
+def test_on_a_card_the_allocator_says_what_is_beside_the_models_own_tensors(monkeypatch) -> None:
+    from gpuworkshop.instruments.memory_life import Life
+
+    Counts(monkeypatch, allocated=10 * GIB, reserved=12 * GIB, peak=11 * GIB)
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters())
+    told = Life(model, optimizer, "cuda:0", SimpleNamespace(ask=lambda held: (GIB // 2, held // 4)))
+    monkeypatch.setattr(told, "_size", lambda tensors: GIB * len(list(tensors)))
+    last = told.run(lambda: model(torch.ones(4, 32)).sum())[-1]
+    assert (last.weights, last.gradients, last.optimizer) == (GIB, GIB, 0)
+    assert (last.activations, last.reserve, last.peak) == (8 * GIB, 2 * GIB, 11 * GIB)
+    assert (last.context, last.others) == (GIB // 2, 3 * GIB)
+
+
+def test_a_cards_room_is_what_is_free_and_what_pytorch_holds_already(monkeypatch) -> None:
+    counts = Counts(monkeypatch, free=40 * GIB, reserved=5 * GIB)
+    assert CardRoom("cuda:0").available() == 45 * GIB
+    counts.says["fraction"] = 0.5
+    assert CardRoom("cuda:0").available() == 40 * GIB  # no more than this process may have
+    assert CardRoom("cuda:0", 8 * GIB).available() == 8 * GIB
+
+
+def test_a_planted_limit_is_held_by_the_allocator_and_taken_back(monkeypatch) -> None:
+    counts = Counts(monkeypatch, fraction=0.75)
+    with pytest.raises(KeyError), CardRoom("cuda:0", 8 * GIB).limited():
+        assert counts.says["fraction"] == 0.1
+        raise KeyError
+    assert counts.says["fraction"] == 0.75
+
+
+def test_retries_of_a_card_are_counted_from_the_last_clearing(monkeypatch) -> None:
+    counts = Counts(monkeypatch, retries=7, peak=3 * GIB, reserved=4 * GIB)
+    room = CardRoom("cuda:0")
+    room.clear()
+    assert room.retries() == 0
+    counts.says["retries"] = 9
+    assert room.read() == Reading(3 * GIB, 4 * GIB, 2)
 
 
 # ---------------------------------------------------------------- the two axes
@@ -235,6 +296,16 @@ def test_m15_what_is_free_at_the_start_is_asked_and_kept(monkeypatch) -> None:
     assert "39.0 GiB used by others" in next(memory.findings(result)).title
 
 
+def test_m15_who_comes_during_the_search_is_said(monkeypatch) -> None:
+    used = iter([(80 * GIB, GIB // 2), (80 * GIB, 40 * GIB)])
+    monkeypatch.setattr(memory_beside, "on_card", lambda device: None)
+    monkeypatch.setattr(memory_beside, "beside_torch", lambda device: next(used))
+    monkeypatch.setattr("gpuworkshop.instruments.memory_room.room_for", lambda device, limit: HostRoom())
+    monkeypatch.setattr("gpuworkshop.machine.conditions.conditions", lambda device: CARD)
+    result = memory.ceiling(lambda batch: None, device="cuda:0", most=8)
+    assert result.others == 0 and "took 39.5 GiB of the card during the search" in result.notes[0]
+
+
 # ---------------------------------------------------------------- company on the card
 
 
@@ -273,8 +344,7 @@ def test_what_is_beside_the_allocator_is_told_apart_by_what_was_there_before(mon
 
 
 def test_one_context_is_nobody_else() -> None:
-    assert memory_beside.held_by_others(79 * GIB, 80 * GIB, GIB // 2) == 0
-    assert memory_beside.held_by_others(40 * GIB, 80 * GIB, GIB) == 39 * GIB
+    assert memory_beside.somebody(GIB // 2) == 0 and memory_beside.somebody(39 * GIB) == 39 * GIB
 
 
 # ---------------------------------------------------------------- the cure

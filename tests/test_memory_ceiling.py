@@ -342,6 +342,20 @@ def test_m03_where_two_is_too_much_and_one_impossible_nothing_fits() -> None:
     assert search.fits is None and search.ended == "nothing fits" and "drop_last" in search.notes[0]
 
 
+def test_an_optimizer_left_half_made_is_not_blamed_on_the_step() -> None:
+    """The first update ran out of memory between the two tensors that Adam keeps of a weight."""
+    room, made = Allocator(GIB), []
+
+    def step(batch: int) -> None:
+        if made:
+            raise KeyError("exp_avg_sq")
+        made.append(batch)
+        room.take(2 * GIB)
+
+    search = searched(room, step)
+    assert search.ended == "fault" and "half made" in search.notes[0]
+
+
 def test_m05_what_never_runs_out_ends_at_a_stated_cap() -> None:
     """ludwig-ai/ludwig#2034, Lightning-AI/pytorch-lightning#12271: a data set of 33 rows."""
     tried = []

@@ -31,7 +31,7 @@ _COLORS = {  # Okabe-Ito
     "others": "#D55E00",
 }
 _UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
-_LEFT, _RIGHT, _BAR, _ROW, _GAP = 164, 640, 22, 30, 10
+_LEFT, _RIGHT, _BAR, _ROW, _GAP = 204, 660, 22, 30, 10
 _STEPS = {0: "before", 1: "first step", 2: "a later step"}
 
 

@@ -31,6 +31,7 @@ from gpuworkshop.instruments.memory_result import (
     Probe,
     knee_of,
 )
+from gpuworkshop.numbers import amount
 from gpuworkshop.timing import Clock, Plan, in_turn, plan_for
 from gpuworkshop.workloads.config import Job, TrainConfig
 
@@ -158,10 +159,8 @@ def _ceiling(probe, room, device: str, limits, anyway: bool, workload: str, tell
     notes = ["the last error of this session held on to memory, and was emptied"] if forget_last() else []
     room.clear()
     if device != "cpu":
-        import torch
-
-        free, total = torch.cuda.mem_get_info(device)
-        others = memory_beside.held_by_others(free, total, torch.cuda.memory_reserved(device))
+        total, beside = memory_beside.beside_torch(device)
+        others = memory_beside.somebody(beside)
     began = time.perf_counter()
     with room.limited():
         search = Search(
@@ -174,6 +173,8 @@ def _ceiling(probe, room, device: str, limits, anyway: bool, workload: str, tell
         )
         start_room = search.room
         found = search.run()
+    if device != "cpu" and (came := memory_beside.somebody(memory_beside.beside_torch(device)[1] - beside)):
+        notes.append(f"somebody else took {amount(came)} of the card during the search: search again")
     return CeilingResult(
         workload=workload,
         ceiling=found,
@@ -195,8 +196,6 @@ def _ceiling(probe, room, device: str, limits, anyway: bool, workload: str, tell
 
 def planted(limit: int | None) -> str:
     """A planted limit in words; "" for none."""
-    from gpuworkshop.numbers import amount
-
     return f"a step may take {amount(limit)}, and nothing more" if limit is not None else ""
 
 

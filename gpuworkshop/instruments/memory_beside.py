@@ -80,7 +80,14 @@ def _named(one: Process) -> str:
     return f"{one.name or 'process'} {one.pid}, {one.whose}{held}"
 
 
-def held_by_others(free: int, total: int, reserved: int) -> int:
-    """Bytes that somebody else holds: what is neither free nor PyTorch's here, beyond one context and the driver."""
-    rest = total - free - reserved
-    return rest if rest > CONTEXT else 0
+def beside_torch(device: str) -> tuple[int, int]:
+    """The bytes of a card, and those in use there beside what PyTorch holds in this process. Wakes CUDA."""
+    import torch
+
+    free, total = torch.cuda.mem_get_info(device)
+    return total, total - free - torch.cuda.memory_reserved(device)
+
+
+def somebody(beside: int) -> int:
+    """Bytes that somebody else must hold: 0 where one context and the driver account for them."""
+    return beside if beside > CONTEXT else 0

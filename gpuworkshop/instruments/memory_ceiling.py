@@ -164,6 +164,11 @@ class Search:
     def _after_fault(self, last: Probe) -> int | None:
         """A step that fails for another reason ends the search; only a batch of 1 may be too small for BatchNorm."""
         if last.batch > 1 or not needs_more_samples(last.fault):
+            if self.above and self.fits is None:
+                self.notes.append(
+                    f"the step broke when memory had run out at {self.above}, which may have left the optimizer "
+                    "half made: make model and optimizer anew, and begin with a smaller start"
+                )
             return self._end("fault")
         self.notes.append(f"a batch of 1 cannot run ({last.fault.words}): {last.fault.advice}")
         if len(self.probes) == 1 and self.limits.most > 1:
