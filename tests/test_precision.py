@@ -12,7 +12,6 @@ from gpuworkshop.instruments import flops, precision, precision_measured, precis
 from gpuworkshop.instruments.flops import Achieved
 from gpuworkshop.instruments.precision_arms import of_training
 from gpuworkshop.instruments.precision_findings import findings, report
-from gpuworkshop.instruments.precision_learning import judged
 from gpuworkshop.instruments.precision_result import (
     ARMS,
     PAIRS,
@@ -293,10 +292,14 @@ def test_an_arm_that_a_workload_has_not_is_left_out_with_the_reason(monkeypatch,
 def test_every_arm_is_judged_against_fp32_at_equal_samples(monkeypatch) -> None:
     few = msgspec.structs.replace(GPT_TINY, learning_samples=512, learning_rate=1e-2)
     monkeypatch.setitem(configs.PRESETS, "gpt-tiny", few)
-    asked = [arm("fp32"), arm("fp16")]
-    verdicts = judged(asked, START, GPT_JOB, "cpu", Tell())
-    assert set(verdicts) == {"fp16"} and "held-out loss" in verdicts["fp16"].says
-    assert verdicts["fp16"].ok is not False, verdicts["fp16"].says
+    monkeypatch.setattr("gpuworkshop.instruments.precision_measured.plan_for", lambda device: QUICK)
+    request = precision.Request(START, GPT_JOB, ("fp32", "fp16"), learn=True, device="cpu")
+    result = precision.in_child(msgspec.to_builtins(request), Tell())
+    fp32, fp16 = result.arm("fp32"), result.arm("fp16")
+    assert fp32.learning is None, "it is the measure"
+    assert "held-out loss" in fp16.learning.says and fp16.learning.ok is not False, fp16.learning.says
+    assert any(found.title.startswith("FP16 + scaler: ") and "loss" in found.title for found in findings(result))
+    assert "learns" in str(report(result))
 
 
 # ---------------------------------------------------------------- memory
