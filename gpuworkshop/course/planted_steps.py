@@ -64,8 +64,8 @@ def conversions(device: str) -> Job:
     """pictures that are converted and laid out anew in every step"""
     layers = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 8)
     model = nn.Sequential(*layers).to(device)
-    kept = torch.randn(4, 32, 64, 64, 3, dtype=torch.float64, device=device)
-    stored = [(images, torch.arange(32, device=device) % 8) for images in kept]
+    kept = torch.randn(4, 256, 64, 64, 3, dtype=torch.float64).to(device)
+    stored = [(images, torch.arange(256, device=device) % 8) for images in kept]
 
     def step(batch):
         images, classes = batch
