@@ -31,12 +31,12 @@ class Budget:
         self._changes.append(self._clock() - began)
 
     def used_up(self) -> str:
-        """Why no further change is begun; "" while there is time for one."""
+        """Why no further change is begun; "" while there is time for one. With the usual budget one is always tried."""
         if self.seconds is None:
             return ""
         usual = statistics.median(self._changes) if self._changes else 0.0
         left = self.seconds - self.elapsed
-        if left > 0 and left >= usual:
+        if left > 0 and left >= usual or self.usual and not self._changes:
             return ""
         said = f"the budget of {self.seconds:.0f} s is used up"
         if left > 0:

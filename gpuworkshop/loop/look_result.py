@@ -16,8 +16,8 @@ from gpuworkshop.timing import Rate
 LARGE = (*HEAVY, "aten::native_batch_norm_backward", "aten::_scaled_dot_product_flash_attention_for_cpu_backward")
 """Operators that do the work of a network on a CPU; the others are many and mostly small."""
 
-SMALL = 50.0
-"""Microseconds that an operator takes on average, below which calling it costs more than what it does."""
+UNEVEN = 30.0
+"""How many times the median call the mean one is where a few large calls take the time, whatever their names."""
 
 
 class Traced(msgspec.Struct, frozen=True):
@@ -169,5 +169,5 @@ def shares(seen: StarveResult, profile: Traced | None) -> Shares:
 def _on_host(data: float, profile: Traced) -> Shares:
     """On a CPU: large operators compute; what many small ones and their calls take is the price of launching them."""
     step = 1 - data
-    compute = min(step, profile.heavy / profile.step) if profile.mean < SMALL else step
+    compute = min(step, profile.heavy / profile.step) if profile.mean < UNEVEN * profile.median else step
     return Shares(data, step, None, step - compute, None, compute)
