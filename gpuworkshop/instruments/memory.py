@@ -266,7 +266,7 @@ class Isolated(msgspec.Struct, frozen=True):
     probe: Probe
     room: int | None
     most: int
-    seen: CeilingResult | None = None
+    seen: CeilingResult
 
 
 def _ask(what: str, config: TrainConfig | None, job: Job | None, type: type, how: dict, **more: Any) -> Any:
@@ -339,27 +339,34 @@ def cured(
 
 
 def _isolated(config: TrainConfig | None, job: Job | None, how: dict, *, seconds: float, **more: Any) -> CeilingResult:
-    """The search here, each probe in a child of its own."""
-    from gpuworkshop.instruments.memory_ceiling import Limits, Search
+    """The search here, each probe in a child of its own. One that dies counts as too large, and is reported."""
+    from gpuworkshop.instruments.memory_ceiling import START, Limits, Search
     from gpuworkshop.instruments.memory_faults import Fault
 
-    job = job or Job()
+    job, tell = job or Job(), how["progress"] or (lambda progress: None)
     config, answers = config or job.sizes.start, []
 
     def probe(batch: int) -> Probe:
+        tell(child.Progress(len(answers) / (len(answers) + 3), f"a batch of {batch}"))
         try:
-            answers.append(_ask("probe", config, job, Isolated, how, sizes=(batch,), seconds=seconds, **more))
+            alone = dict(launcher=how["launcher"], progress=None)
+            answers.append(_ask("probe", config, job, Isolated, alone, sizes=(batch,), seconds=seconds, **more))
         except child.ChildFailed as error:
             if error.bad_input or not answers:
                 raise
-            return Probe(batch, False, fault=Fault("host memory", str(error)))
+            return Probe(batch, False, fault=Fault("maybe memory", str(error)))
         return answers[-1].probe
 
     began = time.perf_counter()
-    first = probe(min(8, config.batch_size))
-    limits = Limits(first.batch, answers[0].most, seconds=seconds)
-    search = Search(lambda batch: first if not search.probes else probe(batch), lambda: answers[-1].room, limits)
+    first = probe(min(START, config.batch_size))
+    search = Search(
+        lambda batch: first if not search.probes else probe(batch),
+        lambda: answers[-1].room,
+        Limits(first.batch, answers[0].most, seconds=seconds),
+        host=answers[0].seen.conditions.device == "cpu",
+    )
     found = search.run()
+    tell(child.Progress(1.0))
     return msgspec.structs.replace(
         answers[0].seen,
         ceiling=found,
@@ -367,6 +374,7 @@ def _isolated(config: TrainConfig | None, job: Job | None, how: dict, *, seconds
         ended=search.ended,
         probes=tuple(search.probes),
         seconds=time.perf_counter() - began,
+        most=search.limits.most,
         line=search.line,
         isolated=True,
         notes=(*answers[0].seen.notes, *search.notes),
