@@ -37,6 +37,8 @@ LONGEST_WORDS = 300
 """Characters kept of a line that is no message of ours."""
 LONGEST_MESSAGE = 1 << 24
 """Bytes of one message; a launcher that never ends its line must not fill the memory."""
+SHORT = 1500
+"""Characters of a message, and of its trace, where several children write into one pipe: 4096 bytes are never mixed."""
 PATIENCE = 0.5
 """Seconds between asking a child to end and ending it."""
 
@@ -394,7 +396,8 @@ def main(name: str, given: str = "") -> int:
     except Exception as error:
         message = " ".join(str(error).split()) or "no message"
         kind = "" if isinstance(error, ValueError) else type(error).__name__
-        pipe.send(Failure(kind, message, traceback.format_exc()))
+        most = SHORT if given else LONGEST_MESSAGE
+        pipe.send(Failure(kind, message[:most], traceback.format_exc()[-most:]))
         return 1
     return 0
 

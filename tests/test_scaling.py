@@ -57,7 +57,7 @@ def made(count: int = 2, batch: int = 32, rounds: int = 8, straggler: float = 1.
             kept.blocks[name].append(Block(max(times), 10, 10 * own * members, spans))
             each.setdefault(name, []).append(times)
     cards = [f"GPU-{number}" for number in range(count)]
-    return read(asked, Measured(kept, each, 100 * MIB, cards, "gloo"), HERE)
+    return read(asked, Measured(kept, each, 100 * MIB, cards), HERE)
 
 
 def titles(result: ScalingResult) -> str:

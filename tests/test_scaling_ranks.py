@@ -228,7 +228,9 @@ def test_r10_the_word_alone_is_not_ddp(script, capsys: pytest.CaptureFixture[str
 
 def test_the_courses_own_script_trains_as_one() -> None:
     words = ("--preset", "gpt-tiny", "--steps", "12")
-    result = scaling_witness.run(train.__file__, words, ranks=2, seconds=60)
+    heard: list[str] = []
+    result = scaling_witness.run(train.__file__, words, ranks=2, progress=lambda said: heard.append(said.text))
+    assert any("step   10  loss" in text for text in heard), "what the script prints is told as it comes"
     assert result.use == "ddp" and all(one.exchanges >= 12 and not one.error for one in result.seen), result.seen
 
 

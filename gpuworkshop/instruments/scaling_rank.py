@@ -94,7 +94,7 @@ def measure(asked: Request, rank: Rank, device: str, tell: Tell) -> ScalingResul
     seconds = {
         name: times[-len(rounds) :] for name, times in zip(everything, team.seconds(len(everything)), strict=True)
     }
-    return read(asked, Measured(rounds, seconds, gradient, names, dist.get_backend_config()), conditions(device))
+    return read(asked, Measured(rounds, seconds, gradient, names), conditions(device))
 
 
 class Team:

@@ -23,7 +23,6 @@ class Measured(msgspec.Struct, frozen=True):
     seconds: Mapping[str, Sequence[Sequence[float]]]
     gradient_bytes: int
     cards: Sequence[str]
-    backend: str
 
 
 def read(asked: Request, measured: Measured, here: Conditions) -> ScalingResult:

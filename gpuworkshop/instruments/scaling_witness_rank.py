@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import runpy
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,24 @@ from gpuworkshop.workloads.ranks import own_device
 SLACK = timedelta(seconds=60)
 """How long rank 0 waits for what the others saw, after its own script has ended."""
 
+LONGEST_LINE = 100
+
+
+class Aloud(io.TextIOBase):
+    """What a script prints: kept with the log, and its newest line told as progress."""
+
+    def __init__(self, tell: Tell, seconds: float):
+        self._tell, self._seconds, self._began, self._line = tell, seconds, time.monotonic(), ""
+
+    def write(self, words: str) -> int:
+        """Take what is printed."""
+        sys.stderr.write(words)
+        *whole, self._line = (self._line + words).split("\n")
+        if lines := [line for line in whole if line.strip()]:
+            share = min(0.9, 0.1 + (time.monotonic() - self._began) / self._seconds)
+            self._tell.progress(share, lines[-1].strip()[:LONGEST_LINE])
+        return len(words)
+
 
 class _Enough(BaseException):
     """The script went on long enough."""
@@ -35,7 +55,8 @@ def in_rank(request: Any, tell: Tell) -> WitnessResult:
     asked, rank, size = msgspec.convert(request, Watched), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     tell.progress(0.1, f"running {Path(asked.script).name}")
-    seen = watch(asked, rank)
+    with redirect_stdout(Aloud(tell if rank == 0 else Tell(), asked.seconds)):
+        seen = watch(asked, rank)
     store = dist.TCPStore(*address, is_master=False, timeout=SLACK)
     store.set(f"gpuworkshop/{rank}", msgspec.json.encode(seen).decode())
     while rank:

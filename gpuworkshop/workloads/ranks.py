@@ -46,14 +46,15 @@ def own_device(env: Mapping[str, str] = os.environ) -> str:
 
 @contextmanager
 def joined(device: str) -> Iterator[Rank]:
-    """This process as one of the ranks that torchrun started: NCCL moves what lies on cards, gloo what does not."""
+    """This process as one of the ranks that torchrun started: NCCL moves what lies on cards, gloo what does not.
+
+    After an error nothing is taken down in order: that would wait for ranks that may wait for this one.
+    """
     if device.startswith("cuda"):
         torch.cuda.set_device(device)
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo", timeout=PATIENCE)
-    try:
-        yield Rank(dist.get_rank(), dist.get_world_size())
-    finally:
-        dist.destroy_process_group()
+    yield Rank(dist.get_rank(), dist.get_world_size())
+    dist.destroy_process_group()
 
 
 def order(dataset: Dataset, rank: Rank | None, seed: int = 0) -> Sampler:
