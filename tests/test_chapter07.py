@@ -171,6 +171,15 @@ def test_a_change_that_does_not_pay_is_taken_back_and_not_measured_twice(monkeyp
     assert "Tried and not kept" in str(job.waterfall())
 
 
+def test_what_noise_left_open_can_be_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    child = Child(monkeypatch, msgspec.structs.replace(SAME, smallest=0.4))
+    job = looked()
+    assert "measure it again" in str(job.choose("workers"))
+    asked = len(child.asked)
+    child.outcome = FASTER
+    assert job.choose("workers").correct and len(child.asked) == asked + 1
+
+
 def test_two_at_once_are_not_measured(child: Child) -> None:
     job = looked()
     asked = len(child.asked)

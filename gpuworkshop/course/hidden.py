@@ -258,7 +258,10 @@ class HiddenJob:
         return proposals(remedy, config, facts)
 
     def _tried(self, after: TrainConfig) -> Record | None:
-        return next((one for one in self.changes if one.before == self.now and one.config == after), None)
+        """The same change as it was measured from here before; None where the noise left the outcome open."""
+        tried = (one for one in reversed(self.changes) if one.before == self.now and one.config == after)
+        last = next(tried, None)
+        return None if last is None or hidden_faces.left_open(last) else last
 
     @property
     def _card(self) -> bool:

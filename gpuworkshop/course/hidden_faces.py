@@ -89,11 +89,21 @@ def waterfall(records: Sequence[Record], seen: Seen) -> Figure:
 
 # Outcomes
 
+CLEAR = 0.10
+"""A change that shows no difference is settled when an effect as small as this would have been seen."""
+
+
+def left_open(record: Record) -> bool:
+    """Whether noise hides even a sizable effect, so that measuring once more is no waste."""
+    seen = record.comparison
+    return seen is not None and seen.verdict in ("no real difference", "unknown") and seen.smallest > CLEAR
+
 
 def outcome(record: Record) -> Status:
     """What became of one change, in one line."""
     if not record.kept:
-        return Status(f"✗ {record.remedy}: not kept. {_sentence(record.why)}", False, "wrong")
+        again = " The machine is noisy just now: press once more to measure it again." if left_open(record) else ""
+        return Status(f"✗ {record.remedy}: not kept. {_sentence(record.why)}{again}", False, "wrong")
     said = [f"✓ {record.remedy}: kept. {_sentence(str(record.comparison))}"]
     if record.learning:
         said.append(_sentence(record.learning.says))
@@ -141,7 +151,7 @@ def so_far(changes: Sequence[Record]) -> Status:
 def head() -> Note:
     """What stands above the buttons."""
     text = (
-        "Which one change do you try first? It is measured in turn with the run before it, in a process of its own, "
+        "Which one change do you try? It is measured in turn with the run before it, in a process of its own, "
         "and kept if it is faster beyond the noise and the model still learns.",
     )
     return Note("Your next change", text=text)
@@ -233,5 +243,5 @@ def _your_way(planted: Planted, changes: Sequence[Record], fitting: Sequence[Rem
     gain = 1.0
     for record in kept:
         gain *= record.comparison.ratio
-    measured = counted(len(changes), "change")
-    yield Finding("notice", f"{measured} measured, {len(kept)} kept, in all {gain:.1f}x", "each with its own interval")
+    title = f"{counted(len(changes), 'change')} measured, {len(kept)} kept" + (f", in all {gain:.1f}x" if kept else "")
+    yield Finding("notice", title, "each with its own interval in the waterfall")
