@@ -93,6 +93,9 @@ def test_the_course_has_three_bands(share: float, name: str) -> None:
 def test_an_interval_over_two_bands_is_not_called_one() -> None:
     world = made(weak_2=0.125).world("weak")
     assert set(world.bands) == {"pays", "acceptable"}
+    blurred = msgspec.structs.replace(world, speedup=msgspec.structs.replace(world.speedup, low=1.3, high=1.8))
+    result = msgspec.structs.replace(made(), worlds=(blurred,))
+    assert [f.level for f in scaling.findings(result) if "Weak" in f.title] == ["unknown"], "three bands are no verdict"
     certain = made(weak_2=0.105).world("weak")
     assert certain.bands == ("pays",)
 
@@ -103,6 +106,8 @@ def test_communication_is_what_nothing_hides() -> None:
     assert result.hidden == pytest.approx(0.5, abs=0.05), "10 of 20 ms of all-reduce are seen"
     assert made(weak_2=0.1).hidden == pytest.approx(1.0, abs=0.05)
     assert made(weak_2=0.2).hidden == 0.0
+    assert "50% of it runs behind" in titles(result) or "49% of it runs behind" in titles(result)
+    assert "runs behind" not in titles(made(weak_2=0.1)), "a share of what cannot be seen is no number"
 
 
 def test_the_bandwidth_of_all_reduce_is_of_this_gradient() -> None:

@@ -42,7 +42,8 @@ def _world(result: ScalingResult, world: World) -> Finding:
     if world.efficiency.low > 100:
         why = "more than 100%: was the one alone disturbed? Smaller shares may also fit a cache"
         return Finding("warning", title, f"{numbers}; {why}", "gpuworkshop scale   # again, on a quiet machine")
-    return Finding(_LEVEL[world.bands[-1]], title, numbers, _fix(result, world))
+    level = "unknown" if len(world.bands) == len(_LEVEL) else _LEVEL[world.bands[-1]]
+    return Finding(level, title, numbers, _fix(result, world))
 
 
 def _what(world: World) -> str:
@@ -110,6 +111,8 @@ def _reduce_words(result: ScalingResult) -> str:
         return words
     alone = f"all-reduce alone {number(1000 * took.value)} ms, {with_unit(result.bandwidth)}"
     bus = f"bus {in_unit(number(result.bus_bandwidth.value), 'GB/s')}"
+    if result.communicating.verdict == "no real difference":
+        return f"{words}; {alone}, {bus}; what is not hidden is less than the noise"
     return f"{words}; {alone}, {bus}; {percent(result.hidden)} of it runs behind the backward pass"
 
 
