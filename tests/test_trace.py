@@ -201,6 +201,30 @@ def test_several_ranks_and_cards_are_told_apart(tmp_path) -> None:
     assert [card.device for card in found.cards] == [0, 3] and found.main.device == 3
 
 
+def test_many_waits_in_a_step_are_its_limit_not_the_launches_between_them(tmp_path) -> None:
+    """Reading a norm after each of many small operations: two launches, then a wait, again and again."""
+    traced = Traced()
+    for _ in range(3):
+        with traced.step():
+            for _ in range(50):
+                traced.op("aten::norm", 20, [("norm_kernel", 3)])
+                traced.copy("Memcpy DtoH (Device -> Pageable)", 1, 4)
+                traced.wait()
+    card = sums(read(traced.write(tmp_path / "trace.json"))).main
+    assert card.idle_synchronizing > 0.7 and card.idle_launching < 0.05
+
+
+def test_one_wait_in_a_step_of_many_late_launches_is_not_its_limit(tmp_path) -> None:
+    traced = Traced()
+    for _ in range(3):
+        with traced.step():
+            for _ in range(300):
+                traced.op("aten::mul", 20, [("mul_kernel", 3)])
+            traced.wait()
+    card = sums(read(traced.write(tmp_path / "trace.json"))).main
+    assert card.idle_launching > 0.7 and card.idle_synchronizing < 0.05
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
     [

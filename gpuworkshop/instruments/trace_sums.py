@@ -18,6 +18,8 @@ SYNCHRONIZES = ("cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSync
                 "cuCtxSynchronize", "hipDeviceSynchronize", "hipStreamSynchronize", "hipEventSynchronize")  # fmt: skip
 LAUNCHES = ("LaunchKernel", "LaunchCooperativeKernel", "ModuleLaunch", "LaunchKernelEx")
 GRAPH = "GraphLaunch"
+AFTER_WAIT = 5
+"""Launches after a wait whose lateness is that wait's: of some hundreds in a step, these few say nothing else."""
 
 
 class CardTime(msgspec.Struct, frozen=True):
@@ -232,7 +234,8 @@ def _idle_causes(
 
     A gap belongs to the card itself if that launch was made before it began. Else the host was late: what lies inside
     the loader is the loader's, and the rest is a synchronization's if the host was waiting for the card when the gap
-    began.
+    began, or had just done so: a wait leaves nothing launched ahead, and the host needs some launches to get ahead
+    again (:data:`AFTER_WAIT`).
     """
     idle = gaps(busy)
     device, host = trace.device, trace.host
@@ -245,13 +248,25 @@ def _idle_causes(
     late = launched > idle.start
     in_loader = np.where(late, overlap(idle, host.times(loader)), 0.0)
     rest = np.where(late, long - in_loader, 0.0)
-    waited = _inside(host.times(waits), idle.start)
+    waited = _inside(host.times(waits), idle.start) | _just_waited(trace, launch, waits, launched)
     return {
         "loader": float(in_loader.sum()),
         "synchronizing": float(rest[waited].sum()),
         "launching": float(rest[~waited].sum()),
         "card_itself": float(long[~late].sum()),
     }
+
+
+def _just_waited(trace: Trace, launch: np.ndarray, waits: np.ndarray, launched: np.ndarray) -> np.ndarray:
+    """Whether each launch, by its time, is one of the first few after the host had waited for the card."""
+    host = trace.host
+    ends = np.sort(host.end[waits])
+    last = np.searchsorted(ends, launched, side="right") - 1
+    if not len(ends):
+        return np.zeros(len(launched), dtype=bool)
+    made = np.sort(host.start[np.unique(launch[launch >= 0])])
+    since = np.searchsorted(made, launched) - np.searchsorted(made, ends[np.maximum(last, 0)])
+    return (last >= 0) & np.isfinite(launched) & (since < AFTER_WAIT)
 
 
 def _inside(covered: Intervals, at: np.ndarray) -> np.ndarray:
