@@ -1,6 +1,7 @@
 """What limits a run, by where the time of a step goes; the published guide beside it; planted jobs, looked at live."""
 
 import math
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -11,9 +12,12 @@ from hypothesis import strategies as st
 from gpuworkshop.course import replay
 from gpuworkshop.instruments import arms
 from gpuworkshop.instruments.flops import Achieved
+from gpuworkshop.instruments.samples import WatchedCard
 from gpuworkshop.instruments.starve import StarveResult
 from gpuworkshop.instruments.starve_result import which_limit as by_headroom
+from gpuworkshop.instruments.watch_result import CardWatch
 from gpuworkshop.loop import guide, ledger, trial
+from gpuworkshop.loop import look as looking
 from gpuworkshop.loop.diagnose import bound, diagnose, ranked, which_limit
 from gpuworkshop.loop.ledger import Record
 from gpuworkshop.loop.look import Eye
@@ -334,3 +338,63 @@ def test_runs_that_do_not_fit_together_are_measured_one_at_a_time(monkeypatch) -
     monkeypatch.setattr(bench, "_rounds", rounds)
     assert bench._in_turn(TrainConfig(), TrainConfig(batch_size=64), trial.Tell()) == ("rounds", 0.0)
     assert asked == [arms.real, Parked]
+
+
+# ---------------------------------------------------------------- what a card says meanwhile, on stand-ins
+
+
+def eye(monkeypatch, **card) -> Eye:
+    """An eye on a card that is not there; ``card`` is what its watch saw."""
+    made = Eye(trial.Bench(Job("gpt-tiny"), TrainConfig(), "cpu", QUICK))
+    made.card, made.bench.device = True, "cuda:0"
+    seen = tuple(CardWatch(WatchedCard(f"GPU-{n}", "NVIDIA Test Card", f"cuda:{n}"), **card) for n in (1, 0))
+
+    class Watch:
+        def __init__(self, **how) -> None:
+            self.result = SimpleNamespace(cards=seen if card else (), problem="the driver does not answer")
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error) -> None:
+            pass
+
+    monkeypatch.setattr(looking, "Watch", Watch)
+    monkeypatch.setattr(looking, "in_turn", lambda *how, **more: None)
+    return made
+
+
+def on_card():
+    """A training run that says it is on a card."""
+    training = trial.Bench(Job("gpt-tiny"), TrainConfig(), "cpu", QUICK).build(TrainConfig())
+    training.device = "cuda:0"
+    return training
+
+
+def test_utilization_is_the_drivers_or_none(monkeypatch) -> None:
+    assert eye(monkeypatch, busy=0.4, windows=25)._watch(on_card()) == Watched(0.4, 25)
+    few = eye(monkeypatch, busy=0.4, windows=3)._watch(on_card())
+    assert few.busy is None and "3 windows" in few.why
+    slice_of_one = eye(monkeypatch, busy_why="a MIG slice has no utilization", windows=0)._watch(on_card())
+    assert slice_of_one == Watched(None, 0, "a MIG slice has no utilization")
+    assert eye(monkeypatch)._watch(on_card()) == Watched(None, why="the driver does not answer")
+
+
+@pytest.mark.parametrize(("limit", "share"), [(None, 0.25), (20.0, 0.5), (5.0, 1.0)])
+def test_the_memory_is_a_share_of_what_this_job_may_use(limit, share, monkeypatch) -> None:
+    """10 GiB at most, of 30 free ones and 10 that PyTorch holds, or of a planted limit."""
+    made = eye(monkeypatch)
+    made.bench.job = Job("gpt-tiny", memory_gib=limit)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (30 * 2**30, 140 * 2**30))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 10 * 2**30)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: 10 * 2**30)
+    assert made._memory() == pytest.approx(share)
+
+
+def test_a_profiler_that_is_refused_leaves_stall_and_headroom_to_decide(monkeypatch) -> None:
+    def refuse(*how, **more):
+        raise looking.profile.CannotProfile("another profiler is at work")
+
+    monkeypatch.setattr(looking.profile, "measure", refuse)
+    found = Eye(trial.Bench(Job("gpt-tiny"), TrainConfig(), "cpu", QUICK)).look(TrainConfig(), quick=True)
+    assert found.traced is None and which_limit(found) == found.starve.limit

@@ -70,7 +70,7 @@ def which_limit(look: Look) -> Limit:
 
 def _on_cpu(look: Look) -> Limit:
     seen, shares = look.starve, look.shares
-    if seen.limit == "data" or (shares.data >= FIRST and seen.headroom.ratio >= LIMITING):
+    if seen.limit == "data" or (shares.data >= 2 * FIRST and seen.headroom.ratio >= LIMITING):
         return "data"
     if seen.agrees is False:
         return "unknown"

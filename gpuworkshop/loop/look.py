@@ -11,6 +11,7 @@ import msgspec
 import torch
 
 from gpuworkshop.instruments import arms, flops, profile, starve
+from gpuworkshop.instruments.flops import Format
 from gpuworkshop.instruments.watch import Watch
 from gpuworkshop.instruments.watch_findings import LEAST_WINDOWS
 from gpuworkshop.loop.look_result import Look, Watched, traced
@@ -26,7 +27,8 @@ PROFILE_SECONDS = 2.0
 WATCH_SECONDS = 5.0
 """Plain steps that the driver watches: 25 of its windows."""
 FEW_ROUNDS = 4
-FASTEST = ("bf16", "tf32")
+FASTEST: Format = "bf16"
+"""The format in which every card of the table computes fastest; a CPU without units for it is not asked."""
 
 
 class Eye:
@@ -40,6 +42,8 @@ class Eye:
     def look(self, config: TrainConfig, *, quick: bool = False) -> Look:
         """Now against the data ceiling, a profile, FLOP/s; quick: only as long as it takes to see what limits."""
         self.clear()
+        for format in {config.precision, FASTEST} if self.card else {config.precision}:
+            self._product(format)  # before the run takes its memory
         training = self.bench.build(config)
         training.use_precision()
         seen = self._starve(training, quick)
@@ -99,9 +103,9 @@ class Eye:
         with arms.real("now", training) as arm, Watch(what="the loop's plain steps", env=os.environ) as seen:
             in_turn([arm], self.bench.clock, plan)
         cards = seen.result.cards
-        if len(cards) != 1:
+        card = next((one for one in cards if one.label == training.device or len(cards) == 1), None)
+        if card is None:
             return Watched(None, why=seen.result.problem or "the card that runs could not be told apart")
-        (card,) = cards
         if card.busy is None or card.windows < LEAST_WINDOWS:
             return Watched(None, card.windows, card.busy_why or f"{card.windows} windows of the driver are too few")
         return Watched(card.busy, card.windows)
@@ -111,8 +115,7 @@ class Eye:
         own = training.config.precision
         flop = flops.count(training)
         product, peak = self._product(own), self._peak(own)
-        fastest = next((format for format in FASTEST if self.card and self._product(format)), own)
-        most = self._product(fastest) if fastest != own else None
+        most = self._product(FASTEST) if self.card and own != FASTEST else None
         return flops.achieved(flop, rate, product, peak), product, most
 
     def _product(self, format: str) -> Rate | None:
