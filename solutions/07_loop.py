@@ -190,7 +190,8 @@ replay.show("loop")
 # ## After the job: the report card
 #
 # The loop belongs into a short session, the long run into batch, where nobody watches. **jobstats**, by Princeton
-# Research Computing, is the report card of such a job after it has ended. What the site says of both:
+# Research Computing, is the report card of such a job after it has ended; `gpuworkshop job stats JOBID` holds it
+# against the course's targets. What the site says of both:
 
 # %% habit
 before_batch.habit()
@@ -240,6 +241,8 @@ quiz.ask("07_loop", "time-next-time")
 
 # %% before-batch [markdown] minutes=1
 # ## Before a batch job
+#
+# `gpuworkshop job check FILE` reads a job script for the faults that cost a night. The rest of the list is yours:
 
 # %% checklist
 before_batch.checklist()
