@@ -122,6 +122,7 @@ def test_a_rank_slower_than_the_others_is_named() -> None:
     assert "rank 3 (GPU-3): slower than the others" in said
     assert "rank 0" not in said.partition("slower than the others")[0].rpartition("\n")[2]
     assert "slower than the others" not in titles(made(4))
+    assert made(2, straggler=1.2).members[1].against.ratio == pytest.approx(1 / 1.2), "over the others, not over all"
 
 
 def test_ranks_that_take_from_each_other_are_told_from_communication() -> None:
