@@ -19,6 +19,7 @@ from gpuworkshop.report import Finding, Origin, Report, measured_here
 
 _MOST = 2**20
 """Bytes of a job script at most, and of a file that it starts."""
+_EACH = 20
 _FIRST = ("empty", "line-ends", "encoding", "null", "interpreter")
 _ORDER = ("fail", "warning", "notice", "unknown", "ok")
 
@@ -48,7 +49,7 @@ def check(data: bytes, site: Site, file: str = "job.sbatch", folders: tuple[Path
         return _is_folder(name, folders)
 
     job = Job(read, asked, site, file, is_folder, lambda name: _text(name, folders))
-    faults = sorted(map(rule.fault, _seen(job)), key=_place)
+    faults = sorted(map(rule.fault, _first_of_each(_seen(job))), key=_place)
     origin = measured_here(f"by the rules of Slurm and the site file {site.name}")
     return Checked(file, site.name, asked, tuple(faults), origin, read.is_shell or not read.interpreter)
 
@@ -105,6 +106,15 @@ def _seen(job: Job) -> Iterator[rule.Seen]:
         looks = (*looks, *rules_request.LOOKS, *rules_launch.LOOKS, *rules_shell.LOOKS, rule.sets)
     for look in looks:
         yield from look(job)
+
+
+def _first_of_each(seen: Iterator[rule.Seen]) -> Iterator[rule.Seen]:
+    """Of each rule the first few: a file with thousands of one fault is told soon enough."""
+    count: dict[str, int] = {}
+    for one in seen:
+        count[one.rule] = count.get(one.rule, 0) + 1
+        if count[one.rule] <= _EACH:
+            yield one
 
 
 def _place(fault: Fault) -> tuple[bool, int, int]:

@@ -95,8 +95,8 @@ def processes(launch: Launch, script: Script, cards: int | None) -> int | None:
 def number(value: str, script: Script) -> int | None:
     """A number as it stands, or as the script sets the variable that stands for it; None for anything else."""
     if found := _VARIABLE.match(value):
-        settings = [one.assigned[found[1]] for one in script.shell.commands if found[1] in one.assigned]
-        value = settings[-1] if len(set(settings)) == 1 else ""
+        settings = script.shell.settings.get(found[1], ())
+        value = settings[0] if len(settings) == 1 else ""
     return int(value) if value.isascii() and value.isdecimal() and len(value) < 7 else None
 
 

@@ -13,6 +13,7 @@ import msgspec
 from gpuworkshop.cluster import slurm_time
 
 _BLANKS = " \t\n\v\f\r"
+_PIECES = re.compile(r"""[\\'"# \t\n\v\f\r]|[^\\'"# \t\n\v\f\r]+""")
 
 
 class Word(msgspec.Struct, frozen=True):
@@ -84,28 +85,27 @@ class Cut(msgspec.Struct, frozen=True):
 def cut(line: int, text: str) -> Cut:
     """Cut a directive as sbatch does: blanks part words, quotes keep them, a \\ keeps one letter, and # ends all."""
     found: list[Word] = []
-    word: str | None = None
+    pieces: list[str] = []
     quote = cut_word = ""
-    place = 0
-    while place < len(text):
-        char = text[place]
-        if char == "\\" and quote != "'":
-            place += 1
-            word = (word or "") + text[place : place + 1]
-        elif quote:
-            quote, word = ("", word) if char == quote else (quote, (word or "") + char)
-        elif char in "'\"":
-            quote, word = char, word or ""
-        elif char == "#":
-            cut_word = word or ""
+    escaped = False
+    for piece in _PIECES.findall(text):
+        if escaped or (quote and piece != quote and (piece != "\\" or quote == "'")):
+            pieces.append(piece)
+            escaped = False
+        elif piece == "\\":
+            escaped = True
+        elif piece in ("'", '"'):
+            quote = "" if quote else piece
+        elif piece == "#":
+            cut_word = "".join(pieces)
             break
-        elif char in _BLANKS:
-            found += [Word(line, word)] if word else []
-            word = None
+        elif piece in _BLANKS:
+            found += [Word(line, "".join(pieces))] if pieces else []
+            pieces = []
         else:
-            word = (word or "") + char
-        place += 1
-    return Cut((*found, Word(line, word)) if word else tuple(found), quote, cut_word)
+            pieces.append(piece)
+    found += [Word(line, "".join(pieces))] if pieces else []
+    return Cut(tuple(found), quote, cut_word)
 
 
 def parse(given: Sequence[Word], which: str = "sbatch") -> Iterator[Given | Refused]:
@@ -120,9 +120,9 @@ def parse(given: Sequence[Word], which: str = "sbatch") -> Iterator[Given | Refu
         word = given[place]
         place += 1
         if word.text.startswith("--") and len(word.text) > 2:
-            taken = yield from _long(word, given[place:], known)
+            taken = yield from _long(word, given[place : place + 1], known)
         elif word.text.startswith("-") and len(word.text) > 1:
-            taken = yield from _short(word, given[place:], known)
+            taken = yield from _short(word, given[place : place + 1], known)
         else:
             taken = yield Refused("no-option", word.line, {"word": word.text})
         place += taken or 0
@@ -136,7 +136,7 @@ def srun(argv: Sequence[str]) -> tuple[dict[str, str], tuple[str, ...]]:
     options: dict[str, str] = {}
     rest = list(argv)
     while rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):
-        word, given = Word(0, rest.pop(0)), [Word(0, text) for text in rest]
+        word, given = Word(0, rest.pop(0)), [Word(0, text) for text in rest[:1]]
         steps = _long(word, given, known) if word.text.startswith("--") else _short(word, given, known)
         taken = None
         while True:

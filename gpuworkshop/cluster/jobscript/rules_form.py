@@ -11,6 +11,7 @@ from gpuworkshop.cluster.jobscript import options
 from gpuworkshop.cluster.jobscript.options import Given
 from gpuworkshop.cluster.jobscript.rule import Job, Seen, directive, replaced
 from gpuworkshop.cluster.jobscript.script import MAGIC
+from gpuworkshop.numbers import several
 
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)\}?|\$\([^)]*\)?|`[^`]*`?|^~(?=/|\Z)")
 _SYMBOLS = {
@@ -250,7 +251,7 @@ def late(job: Job) -> Iterator[Seen]:
     if not lines:
         return
     numbers = [str(one.line) for one in lines]
-    words = f"the directive{'s' if len(lines) > 1 else ''} in line{'s' if len(lines) > 1 else ''} {', '.join(numbers)}"
+    words = f"the directive{'s' if len(lines) > 1 else ''} in line{'s' if len(lines) > 1 else ''} {several(numbers)}"
     fields = {
         "lines": words,
         "command": job.script.first_command,
@@ -264,7 +265,7 @@ def others(job: Job) -> Iterator[Seen]:
     """Another scheduler's directives, and parts of a heterogeneous job."""
     lines = job.script.of("foreign")
     if lines and not job.script.last("ignore-pbs"):
-        more = f" (also line {', '.join(str(one.number) for one in lines[1:])})" if len(lines) > 1 else ""
+        more = f" (also line {several([str(one.number) for one in lines[1:]])})" if len(lines) > 1 else ""
         yield Seen("foreign", lines[0].number, {"lines": more})
     if job.script.heterogeneous:
         yield Seen("heterogeneous", job.script.heterogeneous)

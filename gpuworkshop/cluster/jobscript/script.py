@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import msgspec
@@ -47,7 +48,7 @@ class Script(msgspec.Struct, frozen=True):
     """The line with which a second component of a heterogeneous job begins; 0 for none."""
 
     @property
-    def lines(self) -> list[str]:
+    def lines(self) -> tuple[str, ...]:
         """All lines; line n is lines[n - 1]."""
         return self.text.lines
 
@@ -89,7 +90,7 @@ def read(data: bytes) -> Script:
     return Script(text, header, body, given, refused, commands, name, (path, *more), heterogeneous)
 
 
-def _header(lines: list[str]):
+def _header(lines: Sequence[str]) -> Iterator[Line]:
     for number, line in enumerate(lines, 1):
         if number == 1 and line.startswith("#!"):
             kind: Kind = "interpreter"
@@ -108,7 +109,7 @@ def _header(lines: list[str]):
             return
 
 
-def _interpreter(lines: list[str]) -> tuple[str, ...]:
+def _interpreter(lines: Sequence[str]) -> tuple[str, ...]:
     """The interpreter's path and its words; /usr/bin/env is looked through. A first line that is none gives nothing."""
     first = next((line.strip().lstrip("\ufeff") for line in lines if line.strip()), "")
     words = first[2:].split() if first.startswith("#!") else []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -15,7 +16,8 @@ import msgspec
 _OPERATOR = re.compile(r"\|\||&&|\|&|;;&?|;&|[|;&()]")
 _REDIRECT = re.compile(r"(?:\d*(?:<<<|<>|>\||>>|>&|<&|[<>](?!\())|&>>?)")
 _HEREDOC = re.compile(r"\d*<<(?!<)(-?)[ \t]*")
-_BROKEN = re.compile(r"\\[ \t]+(#.*)?")
+_BROKEN = re.compile(r"\\[ \t]+(#.*)?$", re.MULTILINE)
+_PLAIN = re.compile(r"""[^\s'"`\\$;&|<>()]+""")
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
 _KEYWORDS = {"if", "then", "elif", "else", "fi", "while", "until", "do", "done", "{", "}", "!", "time"}
 _DEEPEST = 50
@@ -79,15 +81,22 @@ class Shell(msgspec.Struct, frozen=True):
     commands: tuple[Command, ...] = ()
     comments: tuple[Comment, ...] = ()
     broken: tuple[Broken, ...] = ()
+    settings: dict[str, tuple[str, ...]] = {}
+    """The values that the commands set each variable to, each once."""
 
 
-def read(lines: list[str], first: int = 1) -> Shell:
+def read(lines: Sequence[str], first: int = 1) -> Shell:
     """The commands of these lines, of which the first has the number `first`."""
     reader = _Reader("\n".join(lines), first)
     while reader.at < len(reader.text):
         reader.step()
     reader.end_command("")
-    return Shell(tuple(reader.commands), tuple(reader.comments), tuple(reader.broken))
+    settings: dict[str, tuple[str, ...]] = {}
+    for command in reader.commands:
+        for name, value in command.assigned.items():
+            if value not in settings.get(name, ())[:2]:
+                settings[name] = (*settings.get(name, ())[:2], value)
+    return Shell(tuple(reader.commands), tuple(reader.comments), tuple(reader.broken), settings)
 
 
 class _Reader:
@@ -100,7 +109,7 @@ class _Reader:
         self.comments: list[Comment] = []
         self.broken: list[Broken] = []
         self.words: list[str] = []
-        self.word: str | None = None
+        self.pieces: list[str] | None = None  # of the present word; None between words
         self.began = self.line
         self.before = ""
         self.skip = False  # the next word says where a redirection leads
@@ -124,20 +133,21 @@ class _Reader:
         elif char.isspace():
             self._end_word()
             self.at += 1
-        elif char == "#" and self.word is None:
+        elif char == "#" and self.pieces is None:
             self._comment()
         elif char == "\\":
             self._backslash()
-        elif self.word is None and (found := _HEREDOC.match(text, at)):
+        elif self.pieces is None and (found := _HEREDOC.match(text, at)):
             self.at = found.end()
             self.documents.append((_plain(self._raw_word()), bool(found[1])))
-        elif (self.word is None or char in "<>") and (found := _REDIRECT.match(text, at)):
+        elif (self.pieces is None or char in "<>") and (found := _REDIRECT.match(text, at)):
             self._end_word()
             self.at, self.skip = found.end(), True
         elif found := _OPERATOR.match(text, at):
             self._operator(found[0])
         else:
-            self._put(self._piece())
+            line = self.line
+            self._put(self._piece(), line)
 
     def end_command(self, operator: str) -> None:
         """What was read since the last one is a command."""
@@ -163,17 +173,18 @@ class _Reader:
             self.blocks.pop()
 
     def _end_word(self) -> None:
-        if self.word is not None and not self.skip:
-            self.words.append(self.word)
-        if self.word is not None:
-            self.word, self.skip = None, False
+        if self.pieces is not None:
+            if not self.skip:
+                self.words.append("".join(self.pieces))
+            self.pieces, self.skip = None, False
 
-    def _put(self, piece: str, start: int | None = None) -> None:
-        if self.word is None:
-            self.word = ""
+    def _put(self, piece: str, line: int) -> None:
+        """A piece of a word that began in this line."""
+        if self.pieces is None:
+            self.pieces = []
             if not self.words:
-                self.began = self.start if start is None else start
-        self.word += piece
+                self.began = line
+        self.pieces.append(piece)
         self.joined = False
 
     def _comment(self) -> None:
@@ -183,15 +194,13 @@ class _Reader:
         self.at = end
 
     def _backslash(self) -> None:
-        end = _find(self.text, "\n", self.at)
-        if end == self.at + 1:  # it continues the line
-            self.joined = self.joined or self.word is not None or bool(self.words)
+        if self.text.startswith("\n", self.at + 1):  # it continues the line
+            self.joined = self.joined or self.pieces is not None or bool(self.words)
             self.at += 2
             return
-        if self.word is None and (found := _BROKEN.fullmatch(self.text, self.at, end)):
+        if self.pieces is None and (found := _BROKEN.match(self.text, self.at)):
             self.broken.append(Broken(self.line, "a comment" if found[1] else "blanks"))
-        self.start = self.line
-        self._put(self.text[self.at + 1])
+        self._put(self.text[self.at + 1 : self.at + 2], self.line)
         self.at += 2
 
     def _operator(self, operator: str) -> None:
@@ -204,7 +213,9 @@ class _Reader:
     def _piece(self) -> str:
         """The next quoted text, substitution or plain character; `at` moves behind it."""
         text, at = self.text, self.at
-        self.start = self.line
+        if found := _PLAIN.match(text, at):
+            self.at = found.end()
+            return found[0]
         if text[at] == "'":
             self.at = _find(text, "'", at + 1) + 1
             return text[at + 1 : self.at - 1]

@@ -15,6 +15,8 @@ class Text(msgspec.Struct, frozen=True):
     """A script as its author meant it, one `\\n` after each line, and how its bytes differ from that."""
 
     text: str
+    lines: tuple[str, ...]
+    """The lines, without their ends."""
     encoding: str = "utf-8"
     mark: bool = False
     """Whether a byte order mark stands in front of the first line."""
@@ -24,11 +26,6 @@ class Text(msgspec.Struct, frozen=True):
     """The first line with such an end; 0 for none."""
     null: int = 0
     """The first line with a NUL character; 0 for none."""
-
-    @property
-    def lines(self) -> list[str]:
-        """The lines, without their ends."""
-        return self.text.removesuffix("\n").split("\n")
 
 
 def read(data: bytes) -> Text:
@@ -44,7 +41,8 @@ def read(data: bytes) -> Text:
         ends, first = "CR", 1
         text = text.replace("\r", "\n")
     null = text[: text.index("\0")].count("\n") + 1 if "\0" in text else 0
-    return Text(text.replace("\0", ""), encoding, mark, ends, first, null)
+    text = text.replace("\0", "")
+    return Text(text, tuple(text.removesuffix("\n").split("\n")), encoding, mark, ends, first, null)
 
 
 def _encoding(data: bytes) -> tuple[bool, str, bytes]:
