@@ -40,7 +40,8 @@ def is_job(text: str) -> bool:
 
 def ask(job: str) -> JobUse:
     """Ask sacct about a job, and jobstats where sacct has no figures. Raises NoReport."""
-    command = ("sacct", "-X", "-P", "-o", ",".join(FIELDS), "-j", job.partition(";")[0])
+    number, _, cluster = job.partition(";")
+    command = ("sacct", *(("-M", cluster) if cluster else ()), "-X", "-P", "-o", ",".join(FIELDS), "-j", number)
     by_hand = f"jobstats {job} | gpuworkshop job stats -"
     try:
         found = rows(discover.run(command))
