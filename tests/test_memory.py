@@ -78,7 +78,7 @@ def test_checkpointing_keeps_only_what_goes_into_its_blocks() -> None:
 
 def test_tensors_that_share_their_memory_count_once() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(8, 8, bias=False), torch.nn.Linear(8, 8, bias=False))
-    model[1].weight = model[0].weight
+    model[1].weight = torch.nn.Parameter(model[0].weight.data)  # two weights of one piece of memory
     assert life(model, torch.optim.SGD(model.parameters()), torch.ones(2, 8)).last.weights == 8 * 8 * 4
 
 
