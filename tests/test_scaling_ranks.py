@@ -325,13 +325,19 @@ def test_a_rank_that_dies_takes_the_others_with_it(script, tmp_path: Path) -> No
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=["int", "term", "kill"])
 def test_r14_an_interrupt_in_the_middle_leaves_nobody(script, tmp_path: Path, number: signal.Signals) -> None:
     """meta-pytorch/monarch#712, NVIDIA/nvidia-docker#1553: however the command ends, its ranks end too."""
-    goes_on = "while True:\n    t = torch.ones(1)\n    dist.all_reduce(t)\n    time.sleep(0.01)\n"
+    goes_on = """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what torchrun would end it with
+    open(os.path.join(os.path.dirname(__file__), f"ready{rank}"), "w").close()
+    while True:
+        dist.all_reduce(torch.ones(1))
+        time.sleep(0.01)
+    """
     command = [sys.executable, "-m", "gpuworkshop", "scale", "--ranks", "2", "--", script(goes_on)]
     quiet = subprocess.DEVNULL
     process = subprocess.Popen(command, stdout=quiet, stderr=quiet, start_new_session=True)
     try:
         until = time.monotonic() + 120
-        while len(written(tmp_path)) < 2:
+        while len(list(tmp_path.glob("ready*"))) < 2:
             assert time.monotonic() < until and process.poll() is None
             time.sleep(0.1)
         numbers = written(tmp_path) | {child.pid for child in psutil.Process(process.pid).children(recursive=True)}
