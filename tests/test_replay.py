@@ -12,6 +12,7 @@ import memory_results
 import msgspec
 import precision_results
 import pytest
+from test_scaling import made as scaled
 
 from gpuworkshop import __version__
 from gpuworkshop.course import replay
@@ -110,6 +111,7 @@ RESULTS = {
     "busy": demonstrated,
     "verify": partial(measured, "verify"),
     "profile": partial(measured, "profile"),
+    "scale": partial(scaled, here=CARD),
     "memory": memory_results.life,
     "batches": partial(memory_results.swept, b8=900.0, b16=1000.0, b32=1001.0),
     "ceiling": partial(memory_results.found, knee=memory_results.swept(b8=900.0, b16=1000.0, b32=1001.0)),

@@ -38,7 +38,14 @@ NAMES = {"floor": FLOOR, "reduce": REDUCE}
 # ---------------------------------------------------------------- results, made from blocks
 
 
-def made(count: int = 2, batch: int = 32, rounds: int = 8, straggler: float = 1.0, **seconds: float) -> ScalingResult:
+def made(
+    count: int = 2,
+    batch: int = 32,
+    rounds: int = 8,
+    straggler: float = 1.0,
+    here: Conditions = HERE,
+    **seconds: float,
+) -> ScalingResult:
     """A result from blocks of ten steps; ``seconds`` a step of each arm, with "_" for " "."""
     asked = Request(TrainConfig(batch_size=batch), Job(), count)
     took = {ALONE: 0.1, FLOOR: 0.1, REDUCE: 0.02} | {
@@ -57,7 +64,7 @@ def made(count: int = 2, batch: int = 32, rounds: int = 8, straggler: float = 1.
             kept.blocks[name].append(Block(max(times), 10, 10 * own * members, spans))
             each.setdefault(name, []).append(times)
     cards = [f"GPU-{number}" for number in range(count)]
-    return read(asked, Measured(kept, each, 100 * MIB, cards), HERE)
+    return read(asked, Measured(kept, each, 100 * MIB, cards), here)
 
 
 def titles(result: ScalingResult) -> str:
