@@ -30,7 +30,7 @@ NAMES = (
     "slow storage",
     "one call a sample",
     "a GPT too small",
-    "gradients read in each step",
+    "every sample read in each step",
     "outputs copied in each step",
     "large pageable batches",
     "FP32 on a GPT",

@@ -44,7 +44,7 @@ NAMES = (
     "pictures cropped on the host",
     "one call a sample",
     "outputs copied in each step",
-    "gradients read in each step",
+    "every sample read in each step",
     "FP32 on a GPT",
 )
 """Of the planted jobs those in which one change shows, and a trial is short enough to wait for."""

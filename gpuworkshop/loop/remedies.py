@@ -129,8 +129,8 @@ def _one_call(now: TrainConfig, facts: Facts) -> list[TrainConfig]:
 
 
 def _rare_loss(now: TrainConfig, facts: Facts) -> list[TrainConfig]:
-    """On a CPU reading costs nothing, for the loss is there when it is asked for; norms of gradients are work."""
-    return [now.with_(reads_loss="rarely")] if facts.card or now.reads_loss == "with gradients" else []
+    """On a CPU reading costs nothing, for the loss is there when it is asked for; a look at each sample is work."""
+    return [now.with_(reads_loss="rarely")] if facts.card or now.reads_loss == "with samples" else []
 
 
 def _fused(now: TrainConfig, facts: Facts) -> list[TrainConfig]:

@@ -11,7 +11,7 @@ import msgspec
 DataPath = Literal["cpu-decode", "card-decode", "pre-decoded"]
 Precision = Literal["fp32", "tf32", "bf16"]
 MemoryFormat = Literal["contiguous", "channels_last"]
-ReadsLoss = Literal["each step", "rarely", "with gradients", "with outputs"]
+ReadsLoss = Literal["each step", "rarely", "with samples", "with outputs"]
 Transform = Literal["device", "host"]
 Calls = Literal["a batch", "a sample"]
 CHOICES = {

@@ -159,7 +159,7 @@ class TextTask:
         return nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten())
 
     def random_batch(self, size: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """A batch of evenly drawn tokens, shaped like a prepared one, on the device; of the config's size by default."""
+        """A batch of evenly drawn tokens, shaped like a prepared one, on the device; by default of the config's size."""
         shape = (size or self.config.batch_size, self.sizes.context + 1)
         return self.prepare(torch.randint(0, ALPHABET, shape, device=self.device))
 
