@@ -129,13 +129,14 @@ def train(site: Site, family: Family | None) -> Iterator[str]:
     )
     yield from environment(site)
     yield ""
-    yield from _staging()
+    yield from staging()
     yield ""
     yield f"gpuworkshop verify{_expect(ask)}"
     yield f'python {TRAIN} --workers $((SLURM_CPUS_PER_TASK - 1)) --persistent-workers ${{DATA:+--data "$DATA"}}'
 
 
-def _staging() -> Iterator[str]:
+def staging() -> Iterator[str]:
+    """The lines that copy the data to the node's own disk, where there is one with room."""
     yield "# Files on the node's own disk are read faster than over the network. Where it is missing or too small, they"
     yield "# are read from where they are."
     yield "DATA=${DATA:-}"
@@ -160,7 +161,7 @@ def ddp(site: Site, family: Family | None) -> Iterator[str]:
     )
     yield from environment(site)
     yield ""
-    yield from _threads()
+    yield from threads()
     yield 'srun torchrun --standalone --nnodes=1 --nproc-per-node="$SLURM_GPUS_ON_NODE" \\'
     yield f"  {TRAIN} --workers $((SLURM_CPUS_PER_TASK / SLURM_GPUS_ON_NODE - 1)) --persistent-workers"
 
@@ -176,7 +177,7 @@ def ddp_nodes(site: Site, family: Family | None) -> Iterator[str]:
     )
     yield from environment(site)
     yield ""
-    yield from _threads()
+    yield from threads()
     yield 'HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
     yield f"PORT=$(({PORTS}))   # another one for each job, so that two on one node do not meet"
     yield 'srun torchrun --nnodes="$SLURM_NNODES" --nproc-per-node="$SLURM_GPUS_ON_NODE" \\'
@@ -184,7 +185,8 @@ def ddp_nodes(site: Site, family: Family | None) -> Iterator[str]:
     yield f"  {TRAIN} --workers $((SLURM_CPUS_PER_TASK / SLURM_GPUS_ON_NODE - 1)) --persistent-workers"
 
 
-def _threads() -> Iterator[str]:
+def threads() -> Iterator[str]:
+    """The variables without which srun and torchrun share the CPUs otherwise than meant."""
     yield "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK   # srun does not take it over by itself"
     yield "export OMP_NUM_THREADS=1   # the CPUs are for the loader's workers"
 
