@@ -17,6 +17,7 @@ from gpuworkshop.course import controls, faces, material, progress
 from gpuworkshop.course.controls import Status
 from gpuworkshop.course.faces import Fold, Note
 from gpuworkshop.course.material import QuestionData
+from gpuworkshop.instruments.scaling_result import efficiency_by_hand
 from gpuworkshop.numbers import in_unit
 
 
@@ -57,11 +58,24 @@ def busy_when_late(launch_us: float, kernel_us: float) -> float:
     return 100 * kernel_us / launch_us
 
 
+def largest_batch(card_gib: float, share: float, beside_gib: float, sample_gib: float) -> float:
+    """Samples that fit when memory is a straight line over the batch, up to `share` percent of the card."""
+    return (share / 100 * card_gib - beside_gib) / sample_gib
+
+
+def scaling_efficiency(ranks: float, batch: float, steps: float, alone_batch: float, alone_steps: float) -> float:
+    """Percent of ``ranks`` times one alone that ranks reach; a batch is of one rank, steps are those of a second."""
+    worlds = [int(ranks)] * int(ranks)
+    return 100 * efficiency_by_hand(worlds, int(batch), steps, int(alone_batch), alone_steps).efficiency
+
+
 COMPUTED: dict[str, Callable[..., float]] = {
     "wasted_share": wasted_share,
     "wasted_card_minutes": wasted_card_minutes,
     "with_reserve": with_reserve,
     "busy_when_late": busy_when_late,
+    "scaling_efficiency": scaling_efficiency,
+    "largest_batch": largest_batch,
 }
 """Numeric answers that are calculated from the numbers in the question."""
 
