@@ -14,6 +14,8 @@ import pytest
 STANDINS = Path(__file__).parents[1] / "standins"
 CARDS = {"b200": "NVIDIA B200", "rtx": "NVIDIA RTX PRO 6000 Blackwell Server Edition"}
 MEMORY = {"b200": 178.4, "rtx": 95.0}
+TOOK: dict[str, float] = {}
+"""Seconds of the cluster of this run: told at its end, asserted nowhere."""
 CAPABILITY = {"b200": (10, 0), "rtx": (12, 0)}
 
 
@@ -25,9 +27,18 @@ def cluster() -> Iterator[private_cluster.Cluster]:
     folder = Path(tempfile.mkdtemp(prefix="gpuworkshop-slurm-"))  # short: a socket's path is limited
     try:
         with private_cluster.Cluster(folder / "c", environment=environment(folder / "env")) as running:
+            TOOK.update(running.took)
             yield running
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how long the cluster took."""
+    if TOOK:
+        terminalreporter.write_line(
+            "Slurm cluster: " + ", ".join(f"{what} {took:.1f} s" for what, took in TOOK.items())
+        )
 
 
 def environment(folder: Path) -> Path:

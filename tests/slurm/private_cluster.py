@@ -93,6 +93,8 @@ class Cluster:
 
     def __init__(self, folder: Path, *, name: str = "workshop", environment: Path | None = None):
         self.at, self.name = folder, name
+        self.took: dict[str, float] = {}
+        """Seconds until it was up, and until its first job was done."""
         self.env = os.environ | {
             "SLURM_CONF": str(folder / "slurm.conf"),
             "MODULEPATH": str(HERE / "modules"),
@@ -102,9 +104,17 @@ class Cluster:
         }
 
     def __enter__(self) -> Cluster:
+        self.began = time.monotonic()
         self._write()
         try:
             self._start()
+            self.took["up"] = time.monotonic() - self.began
+            first = self.at / "first.sbatch"
+            first.write_text(
+                f"#!/bin/bash\n#SBATCH --partition={next(iter(PARTITIONS))} --output=/dev/null\nhostname\n"
+            )
+            self.run(first, cwd=self.at, seconds=30)
+            self.took["first job done"] = time.monotonic() - self.began
         except BaseException:
             self.__exit__()
             raise
@@ -174,7 +184,8 @@ class Cluster:
         sockets = f"CPUs={CPUS} Boards=1 SocketsPerBoard=2 CoresPerSocket={CPUS // 2} ThreadsPerCore=1"
         for node, kind in NODES.items():
             where = f"NodeHostname={node} NodeAddr={addresses[node]} Port={next(ports)}"
-            text += f"NodeName={node} {where} {sockets} RealMemory={MEMORY_MB} Gres=gpu:{kind}:{CARDS}\n"
+            text += f"NodeName={node} {where} {sockets} RealMemory={MEMORY_MB} Gres=gpu:{kind}:{CARDS}"
+            text += f" Feature={kind}\n"
         for partition, (nodes, longest) in PARTITIONS.items():
             text += f"PartitionName={partition} Nodes={nodes} MaxTime={longest} DefaultTime=00:10:00 State=UP\n"
         return text

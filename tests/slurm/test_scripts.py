@@ -11,6 +11,8 @@ from gpuworkshop.cluster import scripts, site
 FOLDER = Path(__file__).parents[2] / "slurm"
 MADE = scripts.scripts(site.load("aicr"))
 BATCH = [name for name in MADE if name.endswith(".sbatch")]
+FEWER = "--cpus-per-task={}"
+"""On sbatch's command line: the scripts count their workers from it, and all of them share two real CPUs here."""
 
 
 def test_folder_holds_what_the_site_file_says():
@@ -41,7 +43,7 @@ def test_cpus_are_workers_and_one_for_each_rank(name: str):
 
 @pytest.mark.parametrize("family", ["b200", "rtx"])
 def test_training_runs_as_it_is(cluster, work, family: str):
-    job = cluster.run(FOLDER / f"train-{family}.sbatch", cwd=work, seconds=150)
+    job = cluster.run(FOLDER / f"train-{family}.sbatch", FEWER.format(2), cwd=work, seconds=150)
     assert (job.state, job.exit) == ("COMPLETED", "0:0"), job.output
     assert "step   50" in job.output
 
@@ -60,14 +62,14 @@ def test_verify_ends_the_job_on_the_wrong_family(cluster, work):
 
 
 def test_profile_runs_as_it_is(cluster, work):
-    job = cluster.run(FOLDER / "profile.sbatch", cwd=work, seconds=150)
+    job = cluster.run(FOLDER / "profile.sbatch", FEWER.format(2), cwd=work, seconds=150)
     assert (job.state, job.exit) == ("COMPLETED", "0:0"), job.output
     assert list(work.glob("trace_*.json.gz"))
 
 
-@pytest.mark.parametrize(("name", "ranks"), [("ddp", 4), ("ddp-nodes", 4)])
-def test_ddp_makes_one_rank_for_each_card(cluster, work, name: str, ranks: int):
-    job = cluster.run(FOLDER / f"{name}.sbatch", cwd=work, seconds=400)
+@pytest.mark.parametrize(("name", "ranks", "ranks_a_node"), [("ddp", 4, 4), ("ddp-nodes", 4, 2)])
+def test_ddp_makes_one_rank_for_each_card(cluster, work, name: str, ranks: int, ranks_a_node: int):
+    job = cluster.run(FOLDER / f"{name}.sbatch", FEWER.format(2 * ranks_a_node), cwd=work, seconds=400)
     assert (job.state, job.exit) == ("COMPLETED", "0:0"), job.output
     assert f"{ranks} ranks" in job.output
     assert job.output.count("step   50") == 1
