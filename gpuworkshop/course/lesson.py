@@ -15,6 +15,7 @@ from typing import Protocol
 
 from gpuworkshop.child import Bar, Progress
 from gpuworkshop.course.faces import Note
+from gpuworkshop.instruments.scaling_result import ScalingResult
 from gpuworkshop.instruments.starve import StarveResult
 from gpuworkshop.instruments.watch_result import WatchResult
 from gpuworkshop.machine import gpus
@@ -77,7 +78,8 @@ class Lesson:
         """
         where = seen.conditions if seen else conditions(gpus.default_device())
         card = where.device != "cpu"
-        units = 1 if card else where.cpus
+        cards = seen.ranks if isinstance(seen, ScalingResult) else 1
+        units = cards if card else where.cpus
         measured = self._measuring / 60 * units
         held = measured if launcher else (self._now() - self._began) / 60 * units
         found = [*(_card_cost(held, measured) if card else _cpu_cost(where, held, measured))]
@@ -85,6 +87,8 @@ class Lesson:
             found.append(_naive(seen))
         if isinstance(seen, WatchResult) and seen.busy is not None:
             found.append(_unused(seen.busy))
+        if isinstance(seen, ScalingResult) and seen.ranks > 1:
+            found.append(_lost(seen))
         return Report("What this chapter cost", where.origin, tuple(found))
 
 
@@ -117,6 +121,13 @@ def _naive(seen: StarveResult) -> Finding:
 def _unused(busy: float) -> Finding:
     title = f"In the watched run the card was busy {busy:.0%} of the time"
     return Finding("notice", title, f"of an hour of that run {60 * (1 - busy):.0f} card-minutes are wasted")
+
+
+def _lost(seen: ScalingResult) -> Finding:
+    efficiency = min(1.0, seen.world("weak").efficiency.value / 100)
+    title = f"{seen.ranks} ranks together lose {1 - efficiency:.0%} of what each does alone"
+    of = "card" if seen.conditions.device != "cpu" else "core"
+    return Finding("notice", title, f"of an hour {60 * seen.ranks * (1 - efficiency):.0f} {of}-minutes buy nothing")
 
 
 def effect(what: str, comparison: Comparison | None, instead: str = PLANTED) -> Note:
