@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpuworkshop.course import replay
+from gpuworkshop.course import claims, replay
+from gpuworkshop.course.claims_result import ClaimsResult
 from gpuworkshop.instruments.starve import SweepResult
 from gpuworkshop.loop import climb
 from gpuworkshop.loop.climb import LoopResult
@@ -61,7 +62,16 @@ def sweep_table(result: SweepResult) -> str:
     return "\n".join([*lines, "", f"{result.workload}, {result.conditions.cpus} CPUs; {result.origin}."])
 
 
-TABLES: dict[str, Callable[[Any], str]] = {"loop": loop_table, "sweep": sweep_table}
+def claims_table(result: ClaimsResult) -> str:
+    """Every claim: what is claimed, what was measured, the verdict."""
+    lines = ["| chapter | claim | claimed | measured | verdict |", "|--:|---|---|---|---|"]
+    rows = claims.judged(result)
+    lines += [f"| {row.claim.chapter} | {' | '.join(claims.cells(row))} |" for row in rows]
+    sources = "; ".join(dict.fromkeys(row.claim.source for row in rows))
+    return "\n".join([*lines, "", f"Claimed by {sources}. Measured: {result.origin}."])
+
+
+TABLES: dict[str, Callable[[Any], str]] = {"loop": loop_table, "sweep": sweep_table, "claims": claims_table}
 """By the name of the recording; a table stands between ``<!-- table: NAME -->`` and ``<!-- end -->``."""
 
 

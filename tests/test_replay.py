@@ -17,6 +17,7 @@ from test_scaling import made as scaled
 from gpuworkshop import __version__
 from gpuworkshop.course import replay
 from gpuworkshop.course.calls import CallsResult
+from gpuworkshop.course.claims_result import ClaimsResult, Part, exact, merged, ratio
 from gpuworkshop.course.demos import DemoResult, Seen
 from gpuworkshop.course.guided import Guided, GuidedResult
 from gpuworkshop.instruments.samples import WatchedCard
@@ -96,6 +97,11 @@ def guided() -> GuidedResult:
     return GuidedResult((Guided("decoding in one process", "data", look),), CARD, CARD.origin)
 
 
+def claimed() -> ClaimsResult:
+    readings = {"one-call": ratio(comparison(300)), "adam-state": exact(2.0, "x")}
+    return merged([Part("calls", readings, 9.0, CARD, CARD.origin)])
+
+
 def measured(what: str) -> Any:
     """A result as it was before it became a recording of the course."""
     text = (replay.FOLDER / f"{what}-h200.json").read_text()
@@ -122,6 +128,7 @@ RESULTS = {
     "precision": partial(precision_results.made, conditions=CARD, origin=CARD.origin),
     "calls": called,
     "guided": guided,
+    "claims": claimed,
 }
 
 

@@ -14,7 +14,18 @@ from contextlib import contextmanager, suppress
 
 from cyclopts import CycloptsError, UnknownOptionError, UnusedCliTokensError
 
-from gpuworkshop.cli import job, measure, memory, precision, scale, site, start, verify, watch  # noqa: F401  their verbs
+from gpuworkshop.cli import (  # noqa: F401  their verbs
+    claims,
+    job,
+    measure,
+    memory,
+    precision,
+    scale,
+    site,
+    start,
+    verify,
+    watch,
+)
 from gpuworkshop.cli.base import BAD_INPUT, FAILED, FINE, INTERRUPTED, BadInput, app
 from gpuworkshop.report import clean
 

@@ -13,8 +13,9 @@ from typing import Any
 import msgspec
 
 from gpuworkshop import __version__
-from gpuworkshop.course import calls, demos, guided
+from gpuworkshop.course import calls, claims, demos, guided
 from gpuworkshop.course.calls import CallsResult
+from gpuworkshop.course.claims_result import ClaimsResult
 from gpuworkshop.course.demos import DemoResult
 from gpuworkshop.course.faces import Note
 from gpuworkshop.course.guided import GuidedResult
@@ -47,6 +48,7 @@ Result = (
     | BatchSweep
     | CeilingResult
     | CureResult
+    | ClaimsResult
 )
 KINDS: dict[str, type[Result]] = {
     "starve": StarveResult,
@@ -67,6 +69,7 @@ KINDS: dict[str, type[Result]] = {
     "elsewhere": ProfileResult,
     "calls": CallsResult,
     "guided": GuidedResult,
+    "claims": ClaimsResult,
 }
 """What can be recorded, and the type of its result."""
 
@@ -86,6 +89,7 @@ REPORTS: dict[type[Result], Callable[[Any], Report]] = {
     PrecisionResult: precision.report,
     CallsResult: calls.report,
     GuidedResult: guided.report,
+    ClaimsResult: claims.report,
 }
 """What shows a result."""
 
