@@ -132,7 +132,7 @@ with chapter.bar("plain.py as two ranks") as bar:
 display(seen)
 
 # %% twin [markdown]
-# Then its twin, with two lines more and one changed:
+# Then its twin, in which the ranks meet, and the model is wrapped:
 
 # %% twin-script
 twin = """
@@ -173,13 +173,13 @@ several.plain(here)
 
 # %% trap-tasks [markdown]
 # The second asks for one task a card, and leaves `srun torchrun` as it is. It runs as long as nobody writes `srun` in
-# front. What happens then? Answer first; the check of that script stands below.
+# front. What happens then? Answer first, then open what the check says.
 
 # %% ask-n-by-n
 quiz.ask("06_ddp", "n-by-n")
 
 # %% trap-tasks-checked
-several.multiplied(here)
+several.folded(several.multiplied(here))
 
 # %% scaling [markdown] minutes=3
 # ## What do more ranks bring?
@@ -233,13 +233,12 @@ replay.show("scale")
 # rank alone takes all CPUs already.
 
 # %% starved
-measure = False  # True: measure it here; without a card about half a minute
+measure = False  # True: measure it here; it takes about half a minute
 
 if measure:
     config, pictures = TrainConfig(workers=cpus().count), Job("card" if launcher or cards else "tiny")
-    plan = several.plan(pictures)
     with chapter.bar("the starved job") as bar:
-        starved = scaling.run(config, pictures, ranks, launcher, only_weak=True, plan=plan, progress=bar)
+        starved = scaling.run(config, pictures, ranks, launcher, only_weak=True, progress=bar)
     display(scaling.report(starved))
 else:
     print("Not measured. Set measure = True, and run this cell again.")

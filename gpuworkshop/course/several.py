@@ -15,7 +15,7 @@ from gpuworkshop.cluster.facts import Family
 from gpuworkshop.cluster.jobscript import check
 from gpuworkshop.cluster.site import Site
 from gpuworkshop.course import lesson
-from gpuworkshop.course.faces import Note
+from gpuworkshop.course.faces import Fold, Note
 from gpuworkshop.course.script import Script
 from gpuworkshop.figures.all_reduce import all_reduce_figure
 from gpuworkshop.instruments import scaling_witness
@@ -88,7 +88,7 @@ def plan(job: Job) -> Plan | None:
 def effect(scaled: ScalingResult) -> Note:
     """Whether this machine shows that several ranks do more than one, and what to do where it does not."""
     if scaled.ranks == 1:
-        words = ("One rank has nobody to share its work with. What several bring, the recording below shows.",)
+        words = ("One rank has nobody to share its work with. In a session with two cards this chapter measures two.",)
         return Note("One card: nothing to scale to", "hint", text=words)
     return lesson.effect("several ranks do more than one", scaled.world("weak").speedup, BUSY)
 
@@ -121,6 +121,12 @@ def plain(site: Site) -> Report:
     kept = [line for line in request(site).lines if "torchrun" not in line or line.startswith("#")][:-1]
     workers = workers_rule(site.conventions.cpus_per_card)
     return _checked("\n".join([*kept, f"srun python train.py --workers {workers}", ""]), site)
+
+
+def folded(report: Report) -> Note:
+    """A report that shows when it is opened: the answer to a question that stands above it."""
+    fold = Fold("Show what `job check` says", code=str(report), plain="`print` of the report shows it.")
+    return Note(report.title, fold=fold)
 
 
 def _checked(text: str, site: Site) -> Report:
