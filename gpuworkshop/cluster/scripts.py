@@ -204,8 +204,29 @@ def interactive(site: Site, family: Family | None) -> Iterator[str]:
     yield "exec " + site.interactive(partition.name if partition else "")
 
 
+def claims(site: Site, family: Family) -> Iterator[str]:
+    """What is claimed, measured on one kind of card, as a recording that can be sent back."""
+    ask, file = Ask(f"claims-{family.name}", family, time=SHORT), f"claims-{family.name}.json"
+    yield from header(site, ask)
+    yield from _about(
+        site,
+        "What the workshop states, measured on this card, part by part. Submitted again it goes on where it stopped.",
+        'PARTS="verify calls" sbatch ... : only these parts.',
+    )
+    yield from environment(site)
+    yield ""
+    yield f"gpuworkshop verify{_expect(ask)}"
+    yield 'read -ra PARTS <<< "${PARTS:-all}"'
+    yield "STATUS=0   # a part that fails keeps no other from being measured"
+    yield f'gpuworkshop claims --record "${{PARTS[@]}}" --into {file} || STATUS=$?'
+    yield ""
+    yield f'echo "Please send $PWD/{file} back: attach it to an issue of this project."'
+    yield 'echo "It names the card and the versions of driver, Python and PyTorch; no user, no host, no path."'
+    yield 'exit "$STATUS"'
+
+
 def scripts(site: Site) -> dict[str, str]:
-    """Every script of slurm/ with its file name: what looks, for the site's first family; training, for each one."""
+    """Every script of slurm/ with its name: what looks, for the site's first family; training and claims, for each."""
     first = site.families[0] if site.families else None
     looks = {
         "verify.sbatch": verify,
@@ -216,4 +237,5 @@ def scripts(site: Site) -> dict[str, str]:
     }
     made = {name: make(site, first) for name, make in looks.items()}
     made |= {f"train-{family.name}.sbatch": train(site, family) for family in site.families}
+    made |= {f"claims-{family.name}.sbatch": claims(site, family) for family in site.families}
     return {name: "\n".join(lines) + "\n" for name, lines in sorted(made.items(), key=lambda item: item[0])}

@@ -1,5 +1,6 @@
 """The scripts of slurm/: rendered from the site file, clean, and run as they are on a real Slurm."""
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -65,6 +66,16 @@ def test_profile_runs_as_it_is(cluster, work):
     job = cluster.run(FOLDER / "profile.sbatch", FEWER.format(2), cwd=work, seconds=150)
     assert (job.state, job.exit) == ("COMPLETED", "0:0"), job.output
     assert list(work.glob("trace_*.json.gz"))
+
+
+def test_claims_record_a_part_and_say_where_it_is(cluster, work):
+    for _ in range(2):  # the second time there is nothing left to measure
+        options = (FEWER.format(2), "--export=ALL,PARTS=calls")
+        job = cluster.run(FOLDER / "claims-rtx.sbatch", *options, cwd=work, seconds=150)
+        assert (job.state, job.exit) == ("COMPLETED", "0:0"), job.output
+    kept = work / "claims-rtx.json"
+    assert [part["name"] for part in json.loads(kept.read_text())["result"]["parts"]] == ["calls"]
+    assert "was recorded before" in job.output and f"Please send {kept}" in job.output
 
 
 @pytest.mark.parametrize(("name", "ranks", "ranks_a_node"), [("ddp", 4, 4), ("ddp-nodes", 4, 2)])
