@@ -68,10 +68,12 @@ quiz.ask("05_memory_precision", "low-and-low")
 
 # %% guess-speed
 where = "card" if card else "CPU"
-predict.guess("05-speed", f"How many times as fast is a step in BF16 as in FP32, on this {where}?", "times", 0.1, 100)
+asked = f"How many times as fast is a step in BF16 as in FP32, on this {where}?"
+predict.guess("05-speed", asked, "times", 0.1, 100)
 
 # %% guess-saving
-predict.guess("05-saving", "How much of the activations' memory does BF16 save?", "%", -50, 100)
+asked = "How much of the activations' memory does BF16 save?"
+predict.guess("05-saving", asked, "%", -50, 100)
 
 # %% life [markdown] minutes=2
 # ## The life of the memory
@@ -80,30 +82,41 @@ predict.guess("05-saving", "How much of the activations' memory does BF16 save?"
 
 # %% model
 width, blocks, context, vocabulary = (1024, 8, 512, 8192) if card else (256, 2, 64, 256)
-how = dict(dropout=0.0, activation="gelu", batch_first=True, norm_first=True)
+how = dict(
+    d_model=width,
+    nhead=width // 64,
+    dim_feedforward=4 * width,
+    dropout=0.0,
+    batch_first=True,
+    norm_first=True,
+)
 
 
 class Language(nn.Module):
-    """Guesses the next token. With `checkpointing` its blocks keep nothing for the backward pass."""
+    """Guesses the next token. With `checkpointing` a block keeps only its input."""
 
     checkpointing = False
 
     def __init__(self):
         super().__init__()
         self.embed = nn.Embedding(vocabulary, width)
-        layers = (nn.TransformerEncoderLayer(width, width // 64, 4 * width, **how) for _ in range(blocks))
+        layers = (nn.TransformerEncoderLayer(**how) for _ in range(blocks))
         self.blocks = nn.ModuleList(layers)
         self.head = nn.Linear(width, vocabulary)
 
     def forward(self, tokens):
         x = self.embed(tokens)
         for block in self.blocks:
-            x = checkpoint(block, x, use_reentrant=False) if self.checkpointing else block(x)
+            if self.checkpointing:
+                x = checkpoint(block, x, use_reentrant=False)
+            else:
+                x = block(x)
         return self.head(x)
 
 
 def loss_of(model, tokens):
-    return nn.functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+    logits = model(tokens[:, :-1]).flatten(0, 1)
+    return nn.functional.cross_entropy(logits, tokens[:, 1:].flatten())
 
 
 model = Language().to(device)
@@ -120,7 +133,7 @@ batch = tokens[: 16 if card else 8]
 def in_tensors():
     if card:
         return torch.cuda.memory_allocated()
-    gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
+    gradients = [one.grad for one in model.parameters() if one.grad is not None]
     kept = [part for state in optimizer.state.values() for part in state.values()]
     return sum(tensor.nbytes for tensor in (*model.parameters(), *gradients, *kept))
 
@@ -144,9 +157,13 @@ note("gradients dropped")
 # allocator on a card, and of autograd on a CPU.
 
 # %% measure-life
-optimizer = torch.optim.AdamW(model.parameters())  # a new one, as at the beginning of a run
+optimizer = torch.optim.AdamW(model.parameters())  # new, as a run begins
 lived = memory.measure(
-    model, optimizer, lambda: loss_of(model, batch), batch_size=len(batch), workload="the model above"
+    model,
+    optimizer,
+    lambda: loss_of(model, batch),
+    batch_size=len(batch),
+    workload="the model above",
 )
 tradeoffs.life(lived)
 
@@ -177,12 +194,14 @@ def step(batch_size):
     optimizer.step()
 
 
+batches = (1, 2, 4, 8, 16, 32, 64) if card else (1, 2, 4, 8, 16)
 with chapter.bar("batch sizes in turn") as bar:
-    swept = tradeoffs.sweep(step, (1, 2, 4, 8, 16, 32, 64) if card else (1, 2, 4, 8, 16), progress=bar)
+    swept = tradeoffs.sweep(step, batches, progress=bar)
 memory.report(swept)
 
 # %% effect-batch
-lesson.effect("a larger batch is faster, up to a knee", tradeoffs.grown(swept), "The recordings below do.")
+shows = "a larger batch is faster, up to a knee"
+lesson.effect(shows, tradeoffs.grown(swept), "The recordings below do.")
 
 # %% read-sweep [markdown]
 # The **knee** is the smallest batch within 5% of the best throughput. Beyond it a larger batch buys nothing but
@@ -198,7 +217,8 @@ found = None
 clock = lesson.begin() if launcher else chapter  # a borrowed card is held only here
 if card or launcher:
     with clock.bar("ceiling") as bar:
-        found = memory.run_ceiling(job=Job("gpt"), knee=False, launcher=launcher, progress=bar)
+        gpt = Job("gpt")
+        found = memory.run_ceiling(job=gpt, knee=False, launcher=launcher, progress=bar)
 display(memory.report(found) if found else replay.show("ceiling"))
 
 # %% read-ceiling [markdown]
@@ -284,7 +304,8 @@ with chapter.bar("formats in turn") as bar:
 tradeoffs.table(formats)
 
 # %% effect-bf16
-lesson.effect("BF16 is faster than FP32", formats.bf16_over_fp32, "Look at the recording below.")
+shows = "BF16 is faster than FP32"
+lesson.effect(shows, formats.bf16_over_fp32, "Look at the recording below.")
 
 # %% compare-speed
 predict.compare("05-speed", tradeoffs.bf16_speed(formats), formats.origin)
@@ -379,7 +400,9 @@ display(memory.report(cured) if cured else replay.show("cure"))
 quiz.ask("05_memory_precision", "first-cure")
 
 # %% claims [markdown]
-# ## What the workshop states, and what was measured
+# ## Claimed and measured
+#
+# Where a doubling stands, the number behind it is the batch that was doubled: the first one, and the last one.
 
 # %% beside
 recorded = tuple(replay.load(what) for what in ("precision", "batches", "ceiling"))
@@ -388,12 +411,13 @@ tradeoffs.beside(formats, swept, found, recorded)
 # %% exercise-sizes [markdown] minutes=3
 # ## Exercise 2: which batch?
 #
-# Three jobs on a card. The numbers are made up for this exercise. Throughput in samples/s by batch:
+# Three jobs on a card. The numbers are made up for this exercise: throughput in samples/s by batch, the batch ceiling,
+# and what loader and step take for a batch of 64, each timed alone.
 #
-# | job | 16 | 32 | 64 | 128 | 256 | ceiling | loader, a batch of 64 | step, a batch of 64 |
+# | job | 16 | 32 | 64 | 128 | 256 | ceiling | loader | step |
 # |:--|--:|--:|--:|--:|--:|--:|--:|--:|
 # | `pictures` | 410 | 800 | 1,530 | 1,580 | 1,600 | 350 | 11 ms | 42 ms |
-# | `letters` | 95 | 188 | 365 | 700 | does not fit | 170 | 2 ms | 175 ms |
+# | `letters` | 95 | 188 | 365 | 700 | no room | 170 | 2 ms | 175 ms |
 # | `scans` | 212 | 214 | 213 | 215 | 214 | 400 | 300 ms | 60 ms |
 #
 # Give a batch from the table, or `"feed"`: leave the batch, and speed up the data first.

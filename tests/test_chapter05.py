@@ -304,7 +304,7 @@ def test_a_half_filled_table_is_no_try() -> None:
 def test_the_table_of_the_chapter_is_that_of_the_check() -> None:
     text = SOURCE.read_text(encoding="utf-8")
     for job, rates in chapter05.SWEEPS.items():
-        cells = [f"{rates[size]:,}" if size in rates else "does not fit" for size in (16, 32, 64, 128, 256)]
+        cells = [f"{rates[size]:,}" if size in rates else "no room" for size in (16, 32, 64, 128, 256)]
         assert f"| `{job}` | {' | '.join(cells)} | {chapter05.CEILING[job]} |" in text
 
 
@@ -367,9 +367,9 @@ def test_each_claim_stands_beside_both_values(monkeypatch: pytest.MonkeyPatch) -
     (table,) = tradeoffs.beside(measured, swept, None, RECORDED).tables
     assert [row[:2] for row in table.rows] == list(tradeoffs.CLAIMS)
     rows = {row[0]: row for row in table.rows}
-    assert "times FP32" in rows["a large matrix product in BF16"][2]
-    assert "2 to 4" in rows["throughput when the batch doubles"][2]
-    assert rows["a card's memory at 15 to 20%"][2] == "n/a"
+    assert "x FP32" in rows["BF16, a large product"][2]
+    assert re.fullmatch(r"[\d.]+x at 2, [\d.]+x at 4", rows["batch doubled, throughput"][2])
+    assert rows["memory at 15 to 20%, batch"][2] == "n/a"
     assert all(row[3] != "n/a" for row in table.rows)
     assert "claimed by" in table.caption and "measured here" in table.caption and "recorded on" in table.caption
 
@@ -382,7 +382,7 @@ def test_without_recordings_the_table_says_so() -> None:
 
 def test_the_room_at_a_share_of_the_card_follows_the_measured_line() -> None:
     found = msgspec.structs.replace(RECORDED[2], ceiling=90, total=100 * 2**30, line=Line(5 * 2**30, 2**30))
-    assert tradeoffs._room(found) == "6.0 to 9.0 times, up to the ceiling"
+    assert tradeoffs._room(found) == "6.0 to 9.0x"
     assert tradeoffs._room(msgspec.structs.replace(found, line=None)) == "n/a"
 
 

@@ -136,18 +136,16 @@ def beside(
     origins = {str(one.origin) for one in recorded if one}
     marks = f"{WORKSHOP}; {measured.origin}; {'; '.join(sorted(origins)) or 'nothing is recorded'}"
     columns = ("what", "claimed", "measured here", "recorded")
-    return Report(
-        "What the workshop states, and what was measured", measured.origin, (), (Table(columns, rows, marks),)
-    )
+    return Report("What the workshop states", measured.origin, (), (Table(columns, rows, marks),))
 
 
 CLAIMS = (
-    ("a large matrix product in BF16", "2 to 4 times FP32"),
-    ("activation memory in BF16", "about half"),
-    ("activation memory with checkpointing", "60 to 70% less"),
-    ("time of a step with checkpointing", "about 30% more"),
-    ("throughput when the batch doubles", "about doubles, below saturation"),
-    ("a card's memory at 15 to 20%", "room for 4 to 8 times the batch"),
+    ("BF16, a large product", "2 to 4x FP32"),
+    ("BF16, activations", "about half"),
+    ("checkpointing, activations", "60 to 70% less"),
+    ("checkpointing, time of a step", "about 30% more"),
+    ("batch doubled, throughput", "about 2x, unless saturated"),
+    ("memory at 15 to 20%, batch", "room for 4 to 8x"),
 )
 
 
@@ -163,7 +161,7 @@ def _values(formats: PrecisionResult | None, swept: BatchSweep | None, ceiling: 
 
 def _product(formats: PrecisionResult) -> str:
     over = (("FP32", formats.product_ratio("bf16", "fp32")), ("TF32", formats.product_ratio("bf16", "tf32")))
-    told = [f"{seen.ratio:.2g} times {name}" for name, seen in over if seen]
+    told = [f"{seen.ratio:.2g}x {name}" for name, seen in over if seen]
     return ", ".join(told) or "n/a"
 
 
@@ -181,8 +179,8 @@ def _more(takes: tuple[float, float, float] | None) -> str:
 def _doubled(swept: BatchSweep) -> str:
     """The first doubling of a sweep, and its last."""
     pairs = [(one, two) for one, two in pairwise(swept.measured) if two.batch == 2 * one.batch]
-    told = [f"{one.batch} to {two.batch}: {two.rate.value / one.rate.value:.2f} times" for one, two in pairs]
-    return "; ".join(dict.fromkeys((told[0], told[-1]))) if told else "n/a"
+    told = [f"{two.rate.value / one.rate.value:.2f}x at {one.batch}" for one, two in pairs]
+    return ", ".join(dict.fromkeys((told[0], told[-1]))) if told else "n/a"
 
 
 def _room(found: CeilingResult) -> str:
@@ -193,4 +191,4 @@ def _room(found: CeilingResult) -> str:
     if min(batches) < 1:
         return "n/a"
     least, most = sorted(found.ceiling / batch for batch in batches)
-    return f"{least:.1f} to {most:.1f} times, up to the ceiling"
+    return f"{least:.1f} to {most:.1f}x"
