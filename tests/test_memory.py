@@ -487,7 +487,7 @@ def test_each_size_in_a_process_of_its_own_finds_the_same(monkeypatch) -> None:
     """A child that dies counts as too big; without one answer there is nothing to go on."""
     asked = []
 
-    def answer(what, config, job, type, how, sizes, **more):
+    def answer(what, config, job, type, sizes, **more):
         (batch,) = sizes
         asked.append(batch)
         if batch > 500:

@@ -282,7 +282,7 @@ def test_an_arm_that_a_workload_has_not_is_left_out_with_the_reason(monkeypatch,
     small = msgspec.structs.replace(configs.TINY, pictures=msgspec.structs.replace(configs.TINY.pictures, count=64))
     monkeypatch.setitem(configs.PRESETS, "tiny", small)
     monkeypatch.setattr("gpuworkshop.instruments.precision_measured.plan_for", lambda device: QUICK)
-    result = precision.in_child(precision.Request(small.start, Job()), Tell())
+    result = precision.in_child(precision.Request(config=small.start, job=Job()), Tell())
     notes = {one.arm.id: one.note for one in result.arms if one.note}
     assert set(notes) == {"tf32", "bf16-checkpointing"} and "resnet50" in notes["bf16-checkpointing"]
     assert result.bf16_over_fp32 and result.workload == Job().title and result.config == small.start
@@ -293,7 +293,7 @@ def test_every_arm_is_judged_against_fp32_at_equal_samples(monkeypatch) -> None:
     few = msgspec.structs.replace(GPT_TINY, learning_samples=512, learning_rate=1e-2)
     monkeypatch.setitem(configs.PRESETS, "gpt-tiny", few)
     monkeypatch.setattr("gpuworkshop.instruments.precision_measured.plan_for", lambda device: QUICK)
-    request = precision.Request(START, GPT_JOB, ("fp32", "fp16"), learn=True, device="cpu")
+    request = precision.Request(config=START, job=GPT_JOB, arms=("fp32", "fp16"), learn=True, device="cpu")
     result = precision.in_child(msgspec.to_builtins(request), Tell())
     fp32, fp16 = result.arm("fp32"), result.arm("fp16")
     assert fp32.learning is None, "it is the measure"

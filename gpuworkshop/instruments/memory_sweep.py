@@ -1,4 +1,7 @@
-"""Throughput over the batch size: all sizes in turn, and the knee, the smallest within 5% of the best."""
+"""Throughput over the batch size: all sizes in turn, and the knee, the smallest within 5% of the best.
+
+:func:`sweep` measures them all, for the learner; :func:`knee` only finds the one that the loop proposes.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,17 @@ from typing import Any
 import msgspec
 
 from gpuworkshop.child import Tell
-from gpuworkshop.instruments.memory_faults import fault_of, forget
-from gpuworkshop.instruments.memory_result import BatchPoint, BatchSweep
+from gpuworkshop.instruments.memory_faults import fault_of, forget, is_memory
+from gpuworkshop.instruments.memory_result import BatchPoint, BatchSweep, knee_of
 from gpuworkshop.instruments.memory_room import Room, room_for
 from gpuworkshop.timing import Clock, Plan, clock_for, in_turn, plan_for
+from gpuworkshop.workloads.config import TrainConfig
 
 FEWEST = 8
 """The smallest size of a usual sweep."""
 MOST_SIZES = 9
+LARGEST = {"cpu": 4, "card": 16}
+"""How many times the present batch the largest one looked at is."""
 
 
 class Sized:
@@ -42,6 +48,11 @@ def quick(plan: Plan) -> Plan:
     return msgspec.structs.replace(plan, min_rounds=4, budget_seconds=plan.budget_seconds / 2)
 
 
+def largest_for(training: Any, now: int) -> int:
+    """The largest batch of a training run to look at, where it is ``now``; never more than its samples."""
+    return min(LARGEST["cpu" if training.device == "cpu" else "card"] * now, len(training.loader.dataset))
+
+
 def doublings(first: int, most: int) -> tuple[int, ...]:
     """``first``, twice that, and so on up to ``most``; of many the largest few."""
     sizes = [first * 2**n for n in range(most.bit_length()) if first * 2**n <= most]
@@ -52,18 +63,21 @@ def sweep(
     step: Callable[[int], Any],
     sizes: Sequence[int],
     *,
-    device: str,
+    device: str | None = None,
     workload: str = "your step",
     unit: str = "samples/s",
     plan: Plan | None = None,
     tell: Tell | None = None,
 ) -> BatchSweep:
-    """Measure ``step(batch_size)`` at each size in turn, up to the first that the memory does not hold.
+    """Measure your own ``step(batch_size)`` at each size in turn, up to the first that the memory does not hold.
 
-    Errors of the step that are not about memory pass through. ValueError where not one size fits.
+    The data should lie ready on the device: what a step does to get them counts too. Errors
+    of the step that are not about memory pass through. ValueError where not one size fits.
     """
     from gpuworkshop.machine.conditions import conditions
+    from gpuworkshop.machine.gpus import default_device
 
+    device = str(device or default_device())
     tell, room, sizes = tell or Tell(), room_for(device), sorted(set(sizes))
     if not sizes or sizes[0] < 1:
         raise ValueError(f"sizes are {sizes}: batch sizes to try, 1 or more")
@@ -116,3 +130,40 @@ def first_step(step: Callable[[int], Any], batch: int, room: Room) -> tuple[int 
         room.clear()  # out here, where the exception is gone
         return None, why
     return room.read().allocated, ""
+
+
+def knee(build: Callable[[TrainConfig], Any], config: TrainConfig, clock: Clock, plan: Plan) -> int:
+    """The smallest batch within 5% of the best throughput, on random resident batches, all sizes in turn.
+
+    Looks at doublings of the present batch; stops growing where the device's memory ends.
+    """
+    sizes, measured = [], []
+    training = build(config)
+    size = config.batch_size
+    largest = largest_for(training, size)
+    while size <= largest:
+        arm = _fits(build, config.with_(batch_size=size))
+        if arm is None:
+            break
+        sizes.append(size)
+        measured.append(arm)
+        size *= 2
+    rounds = in_turn(measured, clock, quick(plan))
+    return knee_of({size: rounds.rate(str(size)).value for size in sizes})
+
+
+def _fits(build: Callable[[TrainConfig], Any], config: TrainConfig) -> Any:
+    """An arm of this batch size that has done one step; None when the memory does not suffice."""
+    from gpuworkshop.instruments import arms
+
+    try:
+        training = build(config)
+        arm = arms.resident(str(config.batch_size), training, arms.synthetic(training))
+        arm.resume()
+        arm.step(Clock())
+    except (RuntimeError, MemoryError) as error:
+        if not is_memory(error):
+            raise
+        forget(error)
+        return None
+    return arm

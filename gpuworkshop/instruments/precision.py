@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from gpuworkshop import child
 from gpuworkshop.child import Tell
+from gpuworkshop.instruments.builtin import Asked, ask
 from gpuworkshop.instruments.precision_findings import findings, report
 from gpuworkshop.instruments.precision_result import (
     ARMS,
@@ -101,14 +101,11 @@ def _usual(checkpointing: bool) -> list[Arm]:
 # ---------------------------------------------------------------- a built-in workload in a child
 
 
-class Request(msgspec.Struct, frozen=True):
+class Request(Asked, frozen=True, kw_only=True):
     """What a precision child is asked for."""
 
-    config: TrainConfig
-    job: Job
     arms: tuple[str, ...] | None = None
     learn: bool = False
-    device: str | None = None
 
 
 def run(
@@ -126,11 +123,10 @@ def run(
     ``learn`` trains every arm for the preset's samples as well, two seeds of FP32 as the measure. ValueError for an
     unknown arm and for settings that the arms bring.
     """
-    job = job or Job()
-    config = config or job.sizes.start
-    only_its_own(config)
-    request = Request(config, job, tuple(arm(one).id for one in arms) if arms is not None else None, learn)
-    return child.run(f"{__name__}:in_child", request, type=PrecisionResult, launcher=launcher, progress=progress)
+    only_its_own(config or TrainConfig())
+    ids = tuple(arm(one).id for one in arms) if arms is not None else None
+    more = dict(arms=ids, learn=learn, launcher=launcher, progress=progress)
+    return ask(f"{__name__}:in_child", Request, config, job, type=PrecisionResult, **more)
 
 
 def only_its_own(config: TrainConfig) -> None:
@@ -146,12 +142,9 @@ def in_child(request: Any, tell: Tell) -> PrecisionResult:
     from gpuworkshop.instruments import precision_arms
     from gpuworkshop.instruments.precision_measured import measured
     from gpuworkshop.instruments.precision_support import support
-    from gpuworkshop.machine.gpus import default_device
-    from gpuworkshop.workloads.train import need_card
 
     asked = msgspec.convert(request, Request)
-    device = asked.device or default_device()
-    need_card(asked.config, asked.job, device)
+    device = asked.where()
     tell.progress(0.0, "loading PyTorch and the workload")
     config = asked.config.with_(reads_loss="rarely")
     batches = precision_arms.random_batches(config, asked.job, device)

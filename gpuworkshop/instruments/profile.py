@@ -21,6 +21,7 @@ import msgspec
 
 from gpuworkshop import child, state
 from gpuworkshop.child import Tell
+from gpuworkshop.instruments.builtin import Asked, ask
 from gpuworkshop.instruments.profile_result import ProfileResult, findings, report
 from gpuworkshop.report import Origin
 from gpuworkshop.timing import Plan, Rate, clock_for, in_turn, plan_for
@@ -35,6 +36,12 @@ WARM_UP_SECONDS = 1.0
 KEPT_TRACES = 5
 RETRY_ABOVE = 0.05
 """Share of launches without a kernel above which a profile is made once more."""
+
+
+ANOTHER = (
+    "another profiler of PyTorch is at work in this process: end it first (a profiler option of your trainer, "
+    "or a `with profile():` of another cell or in your step; restarting the kernel ends it too)"
+)
 
 
 class CannotProfile(ValueError):
@@ -67,6 +74,7 @@ def measure(
     from gpuworkshop.machine.gpus import default_device
 
     at_least_one(steps)
+    arms.callable_step(step)
     nobody_else_profiles()
     place = place_for_trace(trace_file)
     device, tell = device or default_device(), tell or (_Shown(progress) if progress else Tell())
@@ -107,6 +115,8 @@ class _Shown(Tell):
 
 def at_least_one(steps: int) -> None:
     """CannotProfile for a number of steps that is none."""
+    if not isinstance(steps, int) or isinstance(steps, bool):
+        raise CannotProfile(f"steps is {steps!r:.60}: a whole number, such as {STEPS}")
     if steps < 1:
         raise CannotProfile(f"steps is {steps}: at least 1 step is profiled")
 
@@ -116,10 +126,7 @@ def nobody_else_profiles() -> None:
     import torch
 
     if torch.autograd._profiler_enabled():
-        raise CannotProfile(
-            "another profiler of PyTorch is at work in this process: end it first (a profiler option of your trainer, "
-            "or a `with profile():` of another cell; restarting the kernel ends it too)"
-        )
+        raise CannotProfile(ANOTHER)
 
 
 class _Steps:
@@ -135,6 +142,10 @@ class _Steps:
 
         try:
             self.batch_size = self.arm.step(self.clock)
+        except RuntimeError as error:
+            if "Profiler is already enabled" in str(error):  # one that the step begins
+                raise CannotProfile(ANOTHER) from error
+            raise
         except LoaderFault:
             if not isinstance(self.arm.feed.loader, Iterator):
                 raise
@@ -221,17 +232,27 @@ def place_for_trace(file: str | Path | None = None) -> Path:
     try:
         if file is None:
             place.parent.mkdir(parents=True, exist_ok=True)
+        new = not place.exists()
         with place.open("ab"):  # asked before the steps are run, not after
             pass
+        if new:  # nothing stays behind where no trace follows
+            place.unlink(missing_ok=True)
     except OSError as error:
         raise CannotProfile(f"the trace cannot be kept in {place}: {error.strerror}") from None
     return place
 
 
 def keep(trace: Path, place: Path) -> Path:
-    """Gzip a trace into ``place``; of those in the state folder only the newest few stay."""
-    with trace.open("rb") as text, gzip.open(place, "wb", compresslevel=1) as packed:
-        shutil.copyfileobj(text, packed, 2**20)
+    """Gzip a trace into ``place``; of those in the state folder only the newest few stay. CannotProfile if it is full."""
+    try:
+        with trace.open("rb") as text, gzip.open(place, "wb", compresslevel=1) as packed:
+            shutil.copyfileobj(text, packed, 2**20)
+    except BaseException as error:
+        if place.is_file():  # half a trace is none
+            place.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise CannotProfile(f"the trace cannot be kept in {place}: {error.strerror or error}") from None
+        raise
     if place.parent == state.folder() / "traces":
         for old in sorted(place.parent.glob("profile-*.json.gz"))[:-KEPT_TRACES]:
             old.unlink(missing_ok=True)
@@ -265,14 +286,11 @@ def read(file: str | Path) -> ProfileResult:
 # ---------------------------------------------------------------- the second door: a built-in workload in a child
 
 
-class Request(msgspec.Struct, frozen=True):
+class Request(Asked, frozen=True, kw_only=True):
     """What a profile child is asked for."""
 
-    config: TrainConfig
-    job: Job
     steps: int = STEPS
     trace_file: str | None = None
-    device: str | None = None
 
 
 def run(
@@ -286,22 +304,15 @@ def run(
 ) -> ProfileResult:
     """Profile a built-in workload in a child process, here or behind ``launcher``. CannotProfile for bad arguments."""
     at_least_one(steps)
-    job = job or Job()
     place = None if trace_file is None else str(place_for_trace(trace_file))
-    request = Request(config or job.sizes.start, job, steps, place)
-    return child.run(f"{__name__}:in_child", request, type=ProfileResult, launcher=launcher, progress=progress)
+    more = dict(steps=steps, trace_file=place, launcher=launcher, progress=progress)
+    return ask(f"{__name__}:in_child", Request, config, job, type=ProfileResult, **more)
 
 
 def in_child(request: Any, tell: Tell) -> ProfileResult:
     """What the child does with a :class:`Request`."""
-    from gpuworkshop.machine.gpus import default_device
-    from gpuworkshop.workloads.train import build, need_card
-
     asked = msgspec.convert(request, Request)
-    need_card(asked.config, asked.job, asked.device or default_device())
-    tell.progress(0.0, "loading PyTorch and the pictures")
-    training = build(asked.config, asked.job, asked.device)
-    training.use_precision()
+    training = asked.training(tell)
     result = measure(
         training.loader,
         lambda ready: training.step(*ready),
@@ -309,8 +320,7 @@ def in_child(request: Any, tell: Tell) -> ProfileResult:
         steps=asked.steps,
         trace_file=asked.trace_file,
         device=training.device,
-        workload=asked.job.title,
-        unit=asked.job.sizes.unit,
+        **asked.names,
         tell=tell.part(0.1, 1.0),
     )
     return msgspec.structs.replace(result, config=asked.config, planted=asked.job.planted)

@@ -18,8 +18,8 @@ from typing import Any
 
 import msgspec
 
-from gpuworkshop import child
 from gpuworkshop.child import Tell
+from gpuworkshop.instruments.builtin import Asked, ask
 from gpuworkshop.instruments.starve_findings import findings
 from gpuworkshop.instruments.starve_report import report
 from gpuworkshop.instruments.starve_result import (
@@ -125,24 +125,28 @@ def compare(
     step: Callable[[Any], Any],
     prepare: Callable[[Any], Any] | None = None,
     *,
+    after_step: Callable[[Any], Any] | None = None,
     device: str | None = None,
     plan: Plan | None = None,
     tell: Tell | None = None,
 ) -> Comparison:
-    """Whether your training is faster with the loader ``after`` than with ``before``, the same step in turn.
+    """Whether your training is faster with the loader ``after`` than with ``before``, in turn.
 
+    Both take the same ``step``. To compare two steps, give the same loader twice and the new step as ``after_step``.
     Compared are samples/s, also where the two have batches of different sizes. ``step`` and ``prepare`` as in
     :func:`measure`.
     """
     from gpuworkshop.instruments import arms
     from gpuworkshop.instruments.feed import Feed
 
-    arms.callable_step(step)
+    after_step = step if after_step is None else after_step
+    for one in (step, after_step):
+        arms.callable_step(one)
     device, tell = str(device or default_device()), tell or Tell()
     prepare = prepare or (lambda batch: arms.moved(batch, device))
     with ExitStack() as stack:
-        runs = (("before", before), ("after", after))
-        both = [stack.enter_context(arms.Real(name, Feed(loader), prepare, step)) for name, loader in runs]
+        runs = (("before", before, step), ("after", after, after_step))
+        both = [stack.enter_context(arms.Real(name, Feed(loader), prepare, run)) for name, loader, run in runs]
         rounds = in_turn(both, clock_for(device), plan or plan_for(device), progress=tell.progress)
         return rounds.compare("before", "after")
 
@@ -150,23 +154,19 @@ def compare(
 # ---------------------------------------------------------------- the second door: a built-in workload in a child
 
 
-class Request(msgspec.Struct, frozen=True):
+class Request(Asked, frozen=True, kw_only=True):
     """What a starve child is asked for."""
 
-    config: TrainConfig
-    job: Job
     workers: tuple[int, ...] | None = None
     """Numbers of workers to sweep; None measures the config alone."""
-    device: str | None = None
 
 
 def run(
     config: TrainConfig | None = None, job: Job | None = None, *, launcher: Sequence[str] = (), progress=None
 ) -> StarveResult:
     """Measure a built-in workload in a child process, here or behind ``launcher``."""
-    job = job or Job()
-    request = Request(config or job.sizes.start, job)
-    return child.run(f"{__name__}:in_child", request, type=StarveResult, launcher=launcher, progress=progress)
+    how = dict(launcher=launcher, progress=progress)
+    return ask(f"{__name__}:in_child", Request, config, job, type=StarveResult, **how)
 
 
 def run_sweep(
@@ -178,21 +178,15 @@ def run_sweep(
     progress=None,
 ) -> SweepResult:
     """Sweep the number of workers of a built-in workload in a child; default: up to the allocation's CPUs."""
-    job = job or Job()
-    request = Request(config or job.sizes.start, job, tuple(workers or ()))
-    return child.run(f"{__name__}:in_child", request, type=SweepResult, launcher=launcher, progress=progress)
+    how = dict(launcher=launcher, progress=progress)
+    return ask(f"{__name__}:in_child", Request, config, job, type=SweepResult, workers=tuple(workers or ()), **how)
 
 
 def in_child(request: Any, tell: Tell) -> StarveResult | SweepResult:
     """What the child does with a :class:`Request`."""
-    from gpuworkshop.workloads.train import build, need_card
-
     asked = msgspec.convert(request, Request)
-    need_card(asked.config, asked.job, asked.device or default_device())
-    tell.progress(0.0, "loading PyTorch and the pictures")
-    training = build(asked.config, asked.job, asked.device)
-    training.use_precision()
-    door = dict(device=training.device, workload=asked.job.title, unit=asked.job.sizes.unit, tell=tell.part(0.1, 1.0))
+    training = asked.training(tell)
+    door = dict(device=training.device, **asked.names, tell=tell.part(0.1, 1.0))
     if asked.workers is None:
         result = measure(training.loader, lambda ready: training.step(*ready), training.prepare, **door)
         return msgspec.structs.replace(result, config=asked.config, planted=asked.job.planted)
