@@ -245,6 +245,14 @@ def test_two_loaders_of_ones_own_are_compared_in_turn() -> None:
     assert same.verdict == "no real difference"
 
 
+def test_two_steps_of_ones_own_are_compared_over_one_loader() -> None:
+    one = loader(0.001)
+    seen = starve.compare(one, one, step_of(0.016), after_step=step_of(0.004), device="cpu", plan=QUICK)
+    assert seen.verdict == "faster" and seen.ratio == pytest.approx(24 / 12, rel=0.3)
+    with pytest.raises(TypeError, match="step is 7"):
+        starve.compare(one, one, step_of(0.001), after_step=7, device="cpu", plan=QUICK)
+
+
 def test_a_sweep_always_holds_0_workers_to_compare_with() -> None:
     seen = sweep((2,))
     assert [point.workers for point in seen.points] == [0, 2]

@@ -68,7 +68,7 @@ def _limit_finding(result: StarveResult) -> Finding:
     quiet = "measure again on a quiet machine"
     if result.conditions.device == "cpu" and result.conditions.threads > 1:
         quiet += ", after torch.set_num_threads(1)"
-    return Finding("unknown", f"Not judged: {between}", numbers, quiet)
+    return Finding("unknown", f"Not judged: {between}", f"{result.wait_name} {result.wait_share:.0%}; {numbers}", quiet)
 
 
 def _data_fix(result: StarveResult) -> str:
