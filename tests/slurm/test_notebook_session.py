@@ -9,16 +9,11 @@ from pathlib import Path
 
 import nbformat
 
-SRUN = (
-    "srun",
-    "--partition=b200-devel",
-    "--gres=gpu:1",
-    "--ntasks=1",
-    "--cpus-per-task=2",
-    "--mem=2G",
-    "--time=00:05:00",
-)
+from gpuworkshop.cluster import site
+
+SRUN = site.load("aicr").srun()
 LEAVING = ("env", "-u", "SLURM_JOB_ID", "-u", "SLURM_JOBID", *SRUN)
+"""As README has it."""
 CELL = """
 import json, os, sys
 from gpuworkshop.instruments import starve
@@ -62,7 +57,7 @@ def test_a_measuring_cell_runs_on_the_node_of_a_card(cluster, work):
     said = in_a_session(cluster, work, LEAVING)
     assert "error" not in said, said
     assert said["rate"] > 0
-    assert (said["session"], said["cpus"]) == ("1", 2), "it was measured in another job than the notebook's"
+    assert (said["session"], said["cpus"]) == ("1", 8), "it was measured in another job than the notebook's"
     assert not said["torch"], "the notebook's kernel stays light"
 
 
