@@ -54,6 +54,20 @@ class Small:
 # ---------------------------------------------------------------- the four signs
 
 
+def test_work_on_the_cpu_shows_also_among_more_operators_than_are_kept(tmp_path) -> None:
+    traced = Traced()
+    for _ in range(5):
+        with traced.step():
+            traced.op("aten::mkldnn_convolution", 5000)
+            for number in range(40):
+                traced.op(f"aten::small{number}", 40, [("vectorized_elementwise_kernel", 4)])
+    seen = of(traced, tmp_path)
+    assert [one.sign for one in signs(seen.sums)][0] == "not on the card"
+    assert len(seen.sums.operators) <= 30
+    times = [row.device_self for row in seen.sums.operators]
+    assert times == sorted(times, reverse=True), "the table still begins with the card's own time"
+
+
 def planted(kind: str) -> Traced:
     """A made-up job with one thing wrong."""
     traced = Traced()

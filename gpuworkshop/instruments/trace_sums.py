@@ -376,7 +376,12 @@ def _rows(names: np.ndarray, host: Events, nesting: Calls, mask: np.ndarray, kee
     count = np.bincount(name)
     device_self, cpu_self = total(nesting.device_self), total(nesting.cpu_self)
     device_total, cpu_total = total(nesting.device_total, outer), total(host.duration, outer)
-    order = np.argsort(-(device_self if nesting.device_self.any() else cpu_self), kind="stable")
+    order, by_host = (np.argsort(-time, kind="stable") for time in (device_self, cpu_self))
+    if nesting.device_self.any():  # what the host alone computes has its rows, too
+        kept = np.concatenate([by_host[: keep // 3], order[: keep - keep // 3]])
+        order = order[np.isin(order, kept)]
+    else:
+        order = by_host
     return tuple(
         Row(
             str(names[row]),
