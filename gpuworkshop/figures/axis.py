@@ -5,8 +5,10 @@ from collections.abc import Iterable
 
 import msgspec
 
-from gpuworkshop.numbers import finite
+from gpuworkshop.figures.svg import SMALL, Drawing
+from gpuworkshop.numbers import finite, tick
 
+_UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 LOG_FROM = 5  # a largest value this many times the smallest asks for a log axis
 
 
@@ -28,6 +30,40 @@ class Axis(msgspec.Struct, frozen=True):
     def note(self) -> str:
         """What the axis title adds: " (log scale)" or nothing."""
         return " (log scale)" if self.log else ""
+
+
+class Scale(msgspec.Struct, frozen=True):
+    """An axis laid between two pixels of a drawing; where it points up, `end` is the smaller one."""
+
+    axis: Axis
+    start: float
+    end: float
+    unit: float = 1
+    """How many of what is drawn make one of the axis, such as bytes of a GiB."""
+
+    def at(self, value: float) -> float:
+        """The pixel of `value`."""
+        return self.start + self.axis.at(value / self.unit) * (self.end - self.start)
+
+    def ticks(self) -> Iterable[tuple[float, str]]:
+        """The pixel of each tick, and its number."""
+        return [(self.at(value * self.unit), tick(value)) for value in self.axis.ticks]
+
+    def draw_below(self, drawing: Drawing, y: float, title: str, grid_from: float | None = None, gap: int = 36) -> None:
+        """A level axis at `y`: line, ticks, numbers, a title `gap` below; thin lines from `grid_from` down to it."""
+        drawing.line(self.start, y, self.end, y)
+        for x, number in self.ticks():
+            if grid_from is not None:
+                drawing.line(x, grid_from, x, y, opacity=0.14)
+            drawing.line(x, y, x, y + 5)
+            drawing.text(x, y + 18, number, "middle", SMALL, quiet=True)
+        drawing.text((self.start + self.end) / 2, y + gap, title, "middle", bold=True)
+
+
+def in_bytes(most: int, start: float, end: float) -> tuple[Scale, str]:
+    """Bytes from 0 to `most` between two pixels, and the unit that the axis counts in."""
+    unit, size = next(((name, size) for name, size in _UNITS if most >= size), ("bytes", 1))
+    return Scale(axis_for([0.0, most / size]), start, end, size), unit
 
 
 def axis_for(values: Iterable[float | None]) -> Axis:

@@ -5,28 +5,26 @@ from typing import Any
 
 import msgspec
 
-from gpuworkshop.figures.axis import Axis, axis_for
+from gpuworkshop.figures.axis import Scale, axis_for, in_bytes
 from gpuworkshop.figures.svg import COLORS, SMALL, Drawing
-from gpuworkshop.numbers import amount, tick
+from gpuworkshop.numbers import amount
 from gpuworkshop.report import Figure, Origin, Table
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 600, 44, 290
-_UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 
 class _Plot(msgspec.Struct, frozen=True):
     """Where sizes and bytes lie, in pixels."""
 
-    x_axis: Axis
-    y_axis: Axis
+    batches: Scale
+    sizes: Scale
     unit: str
-    scale: int
 
     def x(self, batch: float) -> float:
-        return _LEFT + self.x_axis.at(batch) * (_RIGHT - _LEFT)
+        return self.batches.at(batch)
 
     def y(self, size: float) -> float:
-        return _BOTTOM - self.y_axis.at(size / self.scale) * (_BOTTOM - _TOP)
+        return self.sizes.at(size)
 
 
 def batch_ceiling(
@@ -60,22 +58,16 @@ def batch_ceiling(
 def _plot(probes: Sequence[Any], room: int | None) -> _Plot:
     sizes = [probe.allocated for probe in probes if probe.fits and probe.allocated is not None]
     most = max([*sizes, room or 0])
-    unit, scale = next(((name, size) for name, size in _UNITS if most >= size), ("bytes", 1))
     batches = axis_for([0.0, *(float(probe.batch) for probe in probes)])
-    return _Plot(batches, axis_for([0.0, most / scale]), unit, scale)
+    return _Plot(Scale(batches, _LEFT, _RIGHT), *in_bytes(most, _BOTTOM, _TOP))
 
 
 def _axes(drawing: Drawing, plot: _Plot, counts: str) -> None:
     drawing.text(0, 14, f"{counts}, {plot.unit}", bold=True)
-    for value in plot.y_axis.ticks:
-        y = plot.y(value * plot.scale)
+    for y, said in plot.sizes.ticks():
         drawing.line(_LEFT, y, _RIGHT, y, opacity=0.14)
-        drawing.text(_LEFT - 8, y + 4, tick(value), "end", SMALL, quiet=True)
-    drawing.line(_LEFT, _BOTTOM, _RIGHT, _BOTTOM)
-    for value in plot.x_axis.ticks:
-        drawing.line(plot.x(value), _BOTTOM, plot.x(value), _BOTTOM + 5)
-        drawing.text(plot.x(value), _BOTTOM + 18, tick(value), "middle", SMALL, quiet=True)
-    drawing.text((_LEFT + _RIGHT) / 2, _BOTTOM + 38, "batch size, samples", "middle", bold=True)
+        drawing.text(_LEFT - 8, y + 4, said, "end", SMALL, quiet=True)
+    plot.batches.draw_below(drawing, _BOTTOM, "batch size, samples", gap=38)
 
 
 def _room(drawing: Drawing, plot: _Plot, room: int | None) -> None:

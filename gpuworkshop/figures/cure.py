@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from gpuworkshop.figures.axis import Axis, axis_for
+from gpuworkshop.figures.axis import Scale, in_bytes
 from gpuworkshop.figures.svg import COLORS, SMALL, Drawing
-from gpuworkshop.numbers import amount, tick
+from gpuworkshop.numbers import amount
 from gpuworkshop.report import Figure, Origin, Table
 
 _LEFT, _RIGHT, _BAR, _ROW, _TOP = 150, 560, 20, 32, 24
-_UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 
 def cure(attempts: Sequence[Any], limit: int | None, origin: Origin, counts: str = "most in tensors") -> Figure:
@@ -18,24 +17,20 @@ def cure(attempts: Sequence[Any], limit: int | None, origin: Origin, counts: str
     `attempts` have `.change` ("" for the first), `.fits` and `.peak` in bytes, None for what is not known.
     """
     most = max([limit or 0, *(attempt.peak or 0 for attempt in attempts)])
-    unit, scale = next(((name, size) for name, size in _UNITS if most >= size), ("bytes", 1))
-    axis, drawing, y = axis_for([0.0, most / scale]), Drawing(), float(_TOP)
+    scale, unit = in_bytes(most, _LEFT, _RIGHT)
+    drawing, y = Drawing(), float(_TOP)
     for attempt in attempts:
-        _bar(drawing, axis, scale, attempt, y)
+        _bar(drawing, scale, attempt, y)
         y += _ROW
     if limit is not None:
-        x = _x(axis, limit / scale)
+        x = scale.at(limit)
         drawing.line(x, _TOP - 8, x, y, COLORS["wait"], 2)
         drawing.text(x, _TOP - 12, f"limit: {amount(limit)}", "middle", SMALL, bold=True)
-    _axis(drawing, axis, y, f"{counts}, {unit}")
+    scale.draw_below(drawing, y, f"{counts}, {unit}")
     rows = tuple((_named(one), _outcome(one), amount(one.peak)) for one in attempts)
     table = Table(("change, on top of those above", "three full steps", counts), rows)
     said = "; ".join(f"{name}: {outcome}, {peak}" for name, outcome, peak in rows)
     return drawing.figure(y + 58, origin, f"{said}. Limit {amount(limit)}.", f"{table}\nLimit: {amount(limit)}.")
-
-
-def _x(axis: Axis, value: float) -> float:
-    return _LEFT + axis.at(value) * (_RIGHT - _LEFT)
 
 
 def _named(attempt: Any) -> str:
@@ -46,19 +41,11 @@ def _outcome(attempt: Any) -> str:
     return "runs" if attempt.fits else "out of memory"
 
 
-def _bar(drawing: Drawing, axis: Axis, scale: int, attempt: Any, y: float) -> None:
+def _bar(drawing: Drawing, scale: Scale, attempt: Any, y: float) -> None:
     drawing.text(_LEFT - 10, y + 14, _named(attempt), "end")
-    right = _x(axis, (attempt.peak or 0) / scale)
+    right = scale.at(attempt.peak or 0)
     color = COLORS["compute"] if attempt.fits else COLORS["wait"]
     size = dict(width=right - _LEFT, height=_BAR)
     drawing.shape("rect", x=_LEFT, y=y, **size, fill=color, fill_opacity=None if attempt.fits else 0.35,
                   stroke="currentColor", stroke_width=0.8)  # fmt: skip
-    drawing.text(max(right, _x(axis, 0)) + 10, y + 14, f"{_outcome(attempt)}, {amount(attempt.peak)}", size=SMALL)
-
-
-def _axis(drawing: Drawing, axis: Axis, y: float, title: str) -> None:
-    drawing.line(_LEFT, y, _RIGHT, y)
-    for value in axis.ticks:
-        drawing.line(_x(axis, value), y, _x(axis, value), y + 5)
-        drawing.text(_x(axis, value), y + 18, tick(value), "middle", SMALL, quiet=True)
-    drawing.text((_LEFT + _RIGHT) / 2, y + 36, title, "middle", bold=True)
+    drawing.text(max(right, scale.at(0)) + 10, y + 14, f"{_outcome(attempt)}, {amount(attempt.peak)}", size=SMALL)

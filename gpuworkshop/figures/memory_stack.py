@@ -3,11 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
-from gpuworkshop.figures.axis import Axis, axis_for
+from gpuworkshop.figures.axis import Scale, in_bytes
 from gpuworkshop.figures.svg import SMALL, WIDTH, Drawing, lines, wide
-from gpuworkshop.numbers import amount, tick
+from gpuworkshop.numbers import amount
 from gpuworkshop.report import Figure, Origin, Table
 
 KINDS: Mapping[str, str] = {
@@ -30,20 +28,8 @@ _COLORS = {  # Okabe-Ito
     "reserve": "none",
     "others": "#D55E00",
 }
-_UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 _LEFT, _RIGHT, _BAR, _ROW, _GAP = 204, 660, 22, 30, 10
 _STEPS = {0: "before", 1: "first step", 2: "a later step"}
-
-
-class _Scale(msgspec.Struct, frozen=True):
-    """From bytes to pixels."""
-
-    axis: Axis
-    unit: str
-    scale: int
-
-    def x(self, size: float) -> float:
-        return _LEFT + self.axis.at(size / self.scale) * (_RIGHT - _LEFT)
 
 
 def memory_stack(moments: Sequence[Any], origin: Origin, total: int | None = None, by: str = "") -> Figure:
@@ -52,7 +38,7 @@ def memory_stack(moments: Sequence[Any], origin: Origin, total: int | None = Non
     A moment has `.name`, `.step` (0 before the first, 1 in it, 2 later), `.part(kind)` and `.peak` in bytes, None for
     what is not known. `total` is what the card has. `by` says who counted the activations.
     """
-    scale, drawing, y, step = _scale(moments), Drawing(), 4.0, None
+    (scale, unit), drawing, y, step = _scale(moments), Drawing(), 4.0, None
     for moment in moments:
         if moment.step != step:
             step = moment.step
@@ -60,22 +46,23 @@ def memory_stack(moments: Sequence[Any], origin: Origin, total: int | None = Non
             drawing.text(0, y + 15, _STEPS[step], bold=True)
         _bar(drawing, scale, moment, y)
         y += _ROW
-    y = _axis(drawing, scale, y + 2, total)
-    y = _key(drawing, moments, y, by)
+    of = f", of {amount(total)} that the card has" if total else ""
+    scale.draw_below(drawing, y + 2, f"memory, {unit}{of}")
+    y = _key(drawing, moments, y + 52, by)
     return drawing.figure(y + 14, origin, _alt(moments), _text(moments, total, by))
 
 
-def _scale(moments: Sequence[Any]) -> _Scale:
+def _scale(moments: Sequence[Any]) -> tuple[Scale, str]:
+    """Where bytes lie, and the unit of their axis."""
     most = max((max(_sum(moment), moment.peak or 0) for moment in moments), default=0)
-    unit, scale = next(((name, size) for name, size in _UNITS if most >= size), ("bytes", 1))
-    return _Scale(axis_for([0.0, most / scale]), unit, scale)
+    return in_bytes(most, _LEFT, _RIGHT)
 
 
 def _sum(moment: Any) -> int:
     return sum(moment.part(kind) or 0 for kind in KINDS)
 
 
-def _bar(drawing: Drawing, scale: _Scale, moment: Any, y: float) -> None:
+def _bar(drawing: Drawing, scale: Scale, moment: Any, y: float) -> None:
     """One phase: its parts side by side, the peak in tensors as a mark, and all of it in words."""
     drawing.text(_LEFT - 8, y + 15, _short(moment.name), "end", SMALL)
     start = 0
@@ -83,7 +70,7 @@ def _bar(drawing: Drawing, scale: _Scale, moment: Any, y: float) -> None:
         size = moment.part(kind)
         if not size:
             continue
-        left, right = scale.x(start), scale.x(start + size)
+        left, right = scale.at(start), scale.at(start + size)
         dashed = "3 2" if kind == "reserve" else None
         drawing.shape(
             "rect",
@@ -100,9 +87,9 @@ def _bar(drawing: Drawing, scale: _Scale, moment: Any, y: float) -> None:
             ink = None if kind == "reserve" else "#000"
             drawing.text((left + right) / 2, y + 15, kind, "middle", SMALL, fill=ink)
         start += size
-    end = scale.x(max(start, _top(moment)))
+    end = scale.at(max(start, _top(moment)))
     if moment.peak is not None:
-        _peak(drawing, scale.x(_top(moment)), y)
+        _peak(drawing, scale.at(_top(moment)), y)
     drawing.text(end + 8, y + 15, amount(start), size=SMALL)
 
 
@@ -117,17 +104,6 @@ def _peak(drawing: Drawing, x: float, y: float) -> None:
 
 def _short(name: str) -> str:
     return name.replace("model on the device", "model loaded")
-
-
-def _axis(drawing: Drawing, scale: _Scale, y: float, total: int | None) -> float:
-    drawing.line(_LEFT, y, _RIGHT, y)
-    for value in scale.axis.ticks:
-        x = scale.x(value * scale.scale)
-        drawing.line(x, y, x, y + 5)
-        drawing.text(x, y + 18, tick(value), "middle", SMALL, quiet=True)
-    of = f", of {amount(total)} that the card has" if total else ""
-    drawing.text((_LEFT + _RIGHT) / 2, y + 36, f"memory, {scale.unit}{of}", "middle", bold=True)
-    return y + 50
 
 
 def _key(drawing: Drawing, moments: Sequence[Any], y: float, by: str) -> float:

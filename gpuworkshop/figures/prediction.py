@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from gpuworkshop.figures.axis import Axis, axis_for
-from gpuworkshop.figures.svg import COLORS, HOLLOW, SMALL, Drawing, lines
+from gpuworkshop.figures.axis import Scale, axis_for
+from gpuworkshop.figures.svg import COLORS, HOLLOW, Drawing, lines
 from gpuworkshop.numbers import ends, finite, in_unit, known, number, spread, tick
 from gpuworkshop.report import Figure, Origin, Table
 
@@ -15,14 +15,14 @@ def predicted_and_measured(prediction: float | None, measured: Any, unit: str, q
 
     `prediction` is in `unit` or None if none was made; `measured` is a Rate in `unit` or None.
     """
-    axis = axis_for([prediction, *ends(measured)])
+    scale = Scale(axis_for([prediction, *ends(measured)]), _LEFT, _RIGHT)
     drawing, y = Drawing(), 2.0
     for line in lines(question, 90):
         y += 16
         drawing.text(0, y, line, bold=True)
-    _frame(drawing, axis, unit, y + 12, y + 82)
-    _guess(drawing, axis, prediction, y + 28)
-    _measured(drawing, axis, measured, y + 60)
+    scale.draw_below(drawing, y + 82, f"{unit}{scale.axis.note}", grid_from=y + 12)
+    _guess(drawing, scale, prediction, y + 28)
+    _measured(drawing, scale, measured, y + 60)
     words = distance(prediction, measured, unit)
     guess = tick(prediction) if finite(prediction) else "n/a"
     text = Table(("", unit), (("your guess", guess), ("measured (interval)", spread(measured))), question)
@@ -30,41 +30,27 @@ def predicted_and_measured(prediction: float | None, measured: Any, unit: str, q
     return drawing.figure(y + 146, origin, alt, f"{text}\n{words}")
 
 
-def _x(axis: Axis, value: float) -> float:
-    return _LEFT + axis.at(value) * (_RIGHT - _LEFT)
-
-
-def _guess(drawing: Drawing, axis: Axis, prediction: float | None, y: float) -> None:
+def _guess(drawing: Drawing, scale: Scale, prediction: float | None, y: float) -> None:
     drawing.text(_LEFT - 14, y + 4, "your guess", "end")
     if not finite(prediction):
         drawing.text(_LEFT + 8, y + 4, "n/a: no guess was made", quiet=True)
         return
-    x = _x(axis, prediction)
+    x = scale.at(prediction)
     diamond = f"M{x:.1f} {y - 7:.1f}l7 7l-7 7l-7 -7z"
     drawing.shape("path", d=diamond, style=HOLLOW, stroke="currentColor", stroke_width=1.5)
     drawing.text(x + 14, y + 4, tick(prediction))
 
 
-def _measured(drawing: Drawing, axis: Axis, measured: Any, y: float) -> None:
+def _measured(drawing: Drawing, scale: Scale, measured: Any, y: float) -> None:
     drawing.text(_LEFT - 14, y + 4, "measured", "end", bold=True)
     if not known(measured):
         drawing.text(_LEFT + 8, y + 4, "n/a: not measured", quiet=True)
         return
     values = ends(measured)
     if len(values) == 3:
-        drawing.whisker((_x(axis, min(values)), y), (_x(axis, max(values)), y), 5)
-    drawing.dot(_x(axis, measured.value), y, COLORS["compute"])
-    drawing.text(_x(axis, max(values)) + 14, y + 4, spread(measured), bold=True)
-
-
-def _frame(drawing: Drawing, axis: Axis, unit: str, top: float, bottom: float) -> None:
-    drawing.line(_LEFT, bottom, _RIGHT, bottom)
-    for value in axis.ticks:
-        x = _x(axis, value)
-        drawing.line(x, top, x, bottom, opacity=0.14)
-        drawing.line(x, bottom, x, bottom + 5)
-        drawing.text(x, bottom + 18, tick(value), "middle", SMALL, quiet=True)
-    drawing.text((_LEFT + _RIGHT) / 2, bottom + 36, f"{unit}{axis.note}", "middle", bold=True)
+        drawing.whisker((scale.at(min(values)), y), (scale.at(max(values)), y), 5)
+    drawing.dot(scale.at(measured.value), y, COLORS["compute"])
+    drawing.text(scale.at(max(values)) + 14, y + 4, spread(measured), bold=True)
 
 
 def distance(prediction: float | None, measured: Any, unit: str) -> str:

@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from gpuworkshop.figures.axis import Axis, axis_for
+from gpuworkshop.figures.axis import Scale, axis_for
 from gpuworkshop.figures.svg import COLORS, SMALL, Drawing, lines
-from gpuworkshop.numbers import ends, known, number, spread, tick
+from gpuworkshop.numbers import ends, known, number, spread
 from gpuworkshop.report import Figure, Origin, Table
 
 _LEFT, _RIGHT = 170, 560
@@ -24,23 +24,18 @@ class RateBar(msgspec.Struct, frozen=True):
 
 def rate_bars(bars: Sequence[RateBar], unit: str, origin: Origin, title: str = "Throughput") -> Figure:
     """A bar for each way, its interval as a whisker, its value beside it, its note below the value."""
-    axis = axis_for([0.0, *(value for bar in bars for value in ends(bar.rate))])
+    scale = Scale(axis_for([0.0, *(value for bar in bars for value in ends(bar.rate))]), _LEFT, _RIGHT)
     drawing, bottom = Drawing(), 8.0 + _STEP * len(bars)
-    for value in axis.ticks:
-        x = _x(axis, value)
-        drawing.line(x, 4, x, bottom, opacity=0.4 if value == 0 else 0.14)
-        drawing.text(x, bottom + 16, tick(value), "middle", SMALL, quiet=True)
+    for x, said in scale.ticks():
+        drawing.line(x, 4, x, bottom, opacity=0.4 if x == _LEFT else 0.14)
+        drawing.text(x, bottom + 16, said, "middle", SMALL, quiet=True)
     for place, bar in enumerate(bars):
-        _draw(drawing, axis, bar, 8.0 + _STEP * place)
+        _draw(drawing, scale, bar, 8.0 + _STEP * place)
     drawing.text((_LEFT + _RIGHT) / 2, bottom + 34, unit, "middle", bold=True)
     return drawing.figure(bottom + 60, origin, _alt(bars, unit, title), _text(bars, unit, title))
 
 
-def _x(axis: Axis, value: float) -> float:
-    return _LEFT + axis.at(value) * (_RIGHT - _LEFT)
-
-
-def _draw(drawing: Drawing, axis: Axis, bar: RateBar, y: float) -> None:
+def _draw(drawing: Drawing, scale: Scale, bar: RateBar, y: float) -> None:
     middle = y + _HIGH / 2
     drawing.text(_LEFT - 12, middle + 4, bar.name, "end", bold=True)
     if not known(bar.rate):
@@ -49,12 +44,12 @@ def _draw(drawing: Drawing, axis: Axis, bar: RateBar, y: float) -> None:
         return
     values = ends(bar.rate)
     drawing.shape(
-        "rect", x=_LEFT, y=y, width=max(1.0, _x(axis, bar.rate.value) - _LEFT), height=_HIGH,
+        "rect", x=_LEFT, y=y, width=max(1.0, scale.at(bar.rate.value) - _LEFT), height=_HIGH,
         fill=COLORS["compute"], fill_opacity=0.55,
     )  # fmt: skip
     if len(values) == 3:
-        drawing.whisker((_x(axis, min(values)), middle), (_x(axis, max(values)), middle))
-    end = _x(axis, max(values)) + 10
+        drawing.whisker((scale.at(min(values)), middle), (scale.at(max(values)), middle))
+    end = scale.at(max(values)) + 10
     drawing.text(end, middle + 1, number(bar.rate.value), bold=True)
     drawing.text(end, middle + 15, bar.note, size=SMALL, quiet=True)
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from gpuworkshop.figures.axis import Axis, axis_for
+from gpuworkshop.figures.axis import Scale, axis_for
 from gpuworkshop.figures.svg import COLORS, SMALL, WIDTH, Drawing, lines, wide
-from gpuworkshop.numbers import finite, number, tick
+from gpuworkshop.numbers import finite, number
 from gpuworkshop.report import Figure, Origin, Table
 
 Part = tuple[str, float | None, str]  # name, seconds, kind: a key of COLORS
@@ -25,11 +25,11 @@ def step_strip(
     seconds are None or zero takes no room in the strip and is named under it ("n/a" for None).
     """
     rows = list(zip(labels, (parts, below), strict=True))[: 2 if below else 1]
-    axis = axis_for([0.0, *(_total(row) * 1e3 for _, row in rows)])
+    scale = Scale(axis_for([0.0, *(_total(row) * 1e3 for _, row in rows)]), _LEFT, _RIGHT, 1e-3)
     drawing, y = Drawing(), 8.0
     for label, row in rows:
-        y = _strip(drawing, axis, label, row, y) + 14
-    _time_axis(drawing, axis, y)
+        y = _strip(drawing, scale, label, row, y) + 14
+    scale.draw_below(drawing, y, "time in one step, ms")
     return drawing.figure(y + 62, origin, _alt(rows), _text(rows))
 
 
@@ -45,11 +45,7 @@ def _ms(seconds: float | None) -> str:
     return f"{number(seconds * 1e3)} ms" if finite(seconds) else "n/a"
 
 
-def _x(axis: Axis, seconds: float) -> float:
-    return _LEFT + axis.at(seconds * 1e3) * (_RIGHT - _LEFT)
-
-
-def _strip(drawing: Drawing, axis: Axis, label: str, row: Sequence[Part], y: float) -> float:
+def _strip(drawing: Drawing, scale: Scale, label: str, row: Sequence[Part], y: float) -> float:
     """Draw one strip and its words at y; returns the y below them."""
     named = lines(label, 13)
     for place, line in enumerate(named):
@@ -57,13 +53,13 @@ def _strip(drawing: Drawing, axis: Axis, label: str, row: Sequence[Part], y: flo
     shown = _shown(row)
     start, narrow = 0.0, []
     for part in shown:
-        left, right = _x(axis, start), _x(axis, start + part[1])
+        left, right = scale.at(start), scale.at(start + part[1])
         _box(drawing, left, right, y, part)
         if not _inside(drawing, left, right, y, part):
             narrow.append(((left + right) / 2, f"{part[0]} {_ms(part[1])}"))
         start += part[1]
     total = _ms(start) if shown else "n/a: no part was measured"
-    drawing.text(_x(axis, start) + 10, y + 21, total, bold=True)
+    drawing.text(scale.at(start) + 10, y + 21, total, bold=True)
     return _unseen(drawing, row, _callouts(drawing, narrow, y + _BAR))
 
 
@@ -116,15 +112,6 @@ def _unseen(drawing: Drawing, row: Sequence[Part], y: float) -> float:
         return y
     drawing.text(_LEFT, y + 16, "not in the strip: " + ", ".join(words), size=SMALL, quiet=True)
     return y + _LINE
-
-
-def _time_axis(drawing: Drawing, axis: Axis, y: float) -> None:
-    drawing.line(_LEFT, y, _RIGHT, y)
-    for value in axis.ticks:
-        x = _x(axis, value / 1e3)
-        drawing.line(x, y, x, y + 5)
-        drawing.text(x, y + 18, tick(value), "middle", SMALL, quiet=True)
-    drawing.text((_LEFT + _RIGHT) / 2, y + 36, "time in one step, ms", "middle", bold=True)
 
 
 def _alt(rows: Sequence[tuple[str, Sequence[Part]]]) -> str:

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from gpuworkshop.figures.axis import axis_for
+from gpuworkshop.figures.axis import Scale, axis_for
 from gpuworkshop.figures.svg import COLORS, SMALL, Drawing
-from gpuworkshop.numbers import number, tick
+from gpuworkshop.numbers import number
 from gpuworkshop.report import Figure, Origin, Table
 
 _LEFT, _RIGHT, _LANE, _BAR = 120, 720, 40, 24
@@ -21,20 +21,20 @@ NAMES = {
 def step_timeline(timeline: Any, origin: Origin) -> Figure:
     """A `Timeline`: one lane for the host and one for each kind of work of the card; pale where work has gaps."""
     lanes = list(dict.fromkeys(bar.lane for bar in timeline.bars)) or ["host"]
-    axis = axis_for([0.0, timeline.milliseconds])
+    scale = Scale(axis_for([0.0, timeline.milliseconds]), _LEFT, _RIGHT)
     drawing, y = Drawing(), 30.0
     _key(drawing, list(dict.fromkeys(bar.kind for bar in timeline.bars)))
     for lane in lanes:
         drawing.text(_LEFT - 10, y + 16, lane, "end", bold=True)
         drawing.line(_LEFT, y + _BAR, _RIGHT, y + _BAR, opacity=0.3)
         for bar in (bar for bar in timeline.bars if bar.lane == lane):
-            left, right = (_LEFT + axis.at(ms) * (_RIGHT - _LEFT) for ms in (bar.start, bar.end))
+            left, right = scale.at(bar.start), scale.at(bar.end)
             shade = None if bar.covered == 1 else bar.covered
             drawing.shape(
                 "rect", x=left, y=y, width=right - left, height=_BAR, fill=COLORS[bar.kind], fill_opacity=shade
             )
         y += _LANE
-    _axis(drawing, axis, y)
+    scale.draw_below(drawing, y, "time in one profiled step, ms")
     return drawing.figure(y + 60, origin, _alt(timeline), _text(timeline))
 
 
@@ -45,15 +45,6 @@ def _key(drawing: Drawing, kinds: list[str]) -> None:
         drawing.text(x + 16, 16, NAMES[kind], size=SMALL)
         x += 30 + 6.6 * len(NAMES[kind])
     drawing.text(x, 16, "pale: with gaps", size=SMALL, quiet=True)
-
-
-def _axis(drawing: Drawing, axis: Any, y: float) -> None:
-    drawing.line(_LEFT, y, _RIGHT, y)
-    for value in axis.ticks:
-        x = _LEFT + axis.at(value) * (_RIGHT - _LEFT)
-        drawing.line(x, y, x, y + 5)
-        drawing.text(x, y + 18, tick(value), "middle", SMALL, quiet=True)
-    drawing.text((_LEFT + _RIGHT) / 2, y + 36, "time in one profiled step, ms", "middle", bold=True)
 
 
 def _alt(timeline: Any) -> str:

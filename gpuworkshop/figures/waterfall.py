@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from gpuworkshop.figures.axis import Axis, axis_for
+from gpuworkshop.figures.axis import Scale, axis_for
 from gpuworkshop.figures.svg import COLORS, SMALL, Drawing, lines
-from gpuworkshop.numbers import ends, known, number, spread, tick, times
+from gpuworkshop.numbers import ends, known, number, spread, times
 from gpuworkshop.report import Figure, Origin, Table
 
 _LEFT, _RIGHT, _WORDS = 180, 500, 520  # the plot's sides and the words' column, in pixels
@@ -39,25 +39,22 @@ def waterfall(records: Sequence[Bar], origin: Origin, ceiling: Any = None) -> Fi
     lengths are then equal ratios, and the baseline is a mark, not a bar.
     """
     kept, refused = [r for r in records if r.kept], [r for r in records if not r.kept]
-    axis = axis_for([value for record in records for value in ends(record.rate)] + ends(ceiling))
+    values = [value for record in records for value in ends(record.rate)] + ends(ceiling)
+    scale = Scale(axis_for(values), _LEFT, _RIGHT)
     unit = next((r.rate.unit for r in records if known(r.rate)), "samples/s")
     middle = _TOP + sum(map(_height, kept)) + (0 if kept else _LINE + _GAP)
     bottom = middle + (_HEAD + sum(map(_height, refused)) if refused else 0)
     drawing = Drawing()
-    _frame(drawing, axis, unit, bottom)
-    _ceiling(drawing, axis, ceiling, bottom)
-    _kept(drawing, axis, kept)
+    _frame(drawing, scale, unit, bottom)
+    _ceiling(drawing, scale, ceiling, bottom)
+    _kept(drawing, scale, kept)
     if refused:
-        _refused(drawing, axis, refused, middle)
+        _refused(drawing, scale, refused, middle)
     alt, text = _alt(kept, refused, unit), _text(kept, refused, unit)
     if ceiling is not None:
         alt += f" Data ceiling {spread(ceiling)}."
         text += f"\nData ceiling: {spread(ceiling)}{f' {unit}' if known(ceiling) else ''}."
-    return drawing.figure(bottom + (78 if axis.log else 62), origin, alt, text)
-
-
-def _x(axis: Axis, rate: float) -> float:
-    return _LEFT + axis.at(rate) * (_RIGHT - _LEFT)
+    return drawing.figure(bottom + (78 if scale.axis.log else 62), origin, alt, text)
 
 
 def _label(record: Bar) -> list[str]:
@@ -78,25 +75,25 @@ def _height(record: Bar) -> int:
     return max(len(_label(record)), 1 + len(_said(record))) * _LINE + _GAP
 
 
-def _kept(drawing: Drawing, axis: Axis, records: Sequence[Bar]) -> None:
+def _kept(drawing: Drawing, scale: Scale, records: Sequence[Bar]) -> None:
     """Bars from top to bottom, each from where the one above it ended."""
     if not records:
         drawing.text(_LEFT + 8, _TOP + 13, "n/a: no run was kept")
-    y, before = _TOP, None if axis.log else 0.0
+    y, before = _TOP, None if scale.axis.log else 0.0
     link = y
     for record in records:
         _words(drawing, record, y)
         if known(record.rate):
             if before is not None:
-                _bar(drawing, axis, before, record.rate.value, y + 9, link)
-            _mark(drawing, axis, record, y + 9)
+                _bar(drawing, scale, before, record.rate.value, y + 9, link)
+            _mark(drawing, scale, record, y + 9)
             before, link = record.rate.value, y + 17
         y += _height(record)
 
 
-def _bar(drawing: Drawing, axis: Axis, before: float, now: float, y: float, link: float) -> None:
+def _bar(drawing: Drawing, scale: Scale, before: float, now: float, y: float, link: float) -> None:
     """A bar between two rates, hung by a thin line on the end of the bar above; a loss is paler."""
-    start, end = _x(axis, before), _x(axis, now)
+    start, end = scale.at(before), scale.at(now)
     if link < y - 9:
         drawing.line(start, link, start, y - 8, opacity=0.45)
     drawing.shape(
@@ -110,21 +107,21 @@ def _bar(drawing: Drawing, axis: Axis, before: float, now: float, y: float, link
     )
 
 
-def _refused(drawing: Drawing, axis: Axis, records: Sequence[Bar], y: float) -> None:
+def _refused(drawing: Drawing, scale: Scale, records: Sequence[Bar], y: float) -> None:
     drawing.text(0, y + 19, "Tried and not kept", bold=True)
     y += _HEAD
     for record in records:
         _words(drawing, record, y)
         if known(record.rate):
-            _mark(drawing, axis, record, y + 9)
+            _mark(drawing, scale, record, y + 9)
         y += _height(record)
 
 
-def _mark(drawing: Drawing, axis: Axis, record: Bar, y: float) -> None:
+def _mark(drawing: Drawing, scale: Scale, record: Bar, y: float) -> None:
     values = ends(record.rate)
     if len(values) == 3:
-        drawing.whisker((_x(axis, min(values)), y), (_x(axis, max(values)), y), 5)
-    drawing.dot(_x(axis, record.rate.value), y, hollow=not record.kept)
+        drawing.whisker((scale.at(min(values)), y), (scale.at(max(values)), y), 5)
+    drawing.dot(scale.at(record.rate.value), y, hollow=not record.kept)
 
 
 def _words(drawing: Drawing, record: Bar, y: float) -> None:
@@ -139,25 +136,20 @@ def _words(drawing: Drawing, record: Bar, y: float) -> None:
         drawing.text(_WORDS, y + 13 + place * _LINE, line, size=SMALL, quiet=True)
 
 
-def _ceiling(drawing: Drawing, axis: Axis, ceiling: Any, bottom: float) -> None:
+def _ceiling(drawing: Drawing, scale: Scale, ceiling: Any, bottom: float) -> None:
     if not known(ceiling):
         return
-    x = _x(axis, ceiling.value)
+    x = scale.at(ceiling.value)
     drawing.line(x, 20, x, bottom, COLORS["compute"], 2)
     anchor = "end" if x > (_LEFT + _RIGHT) / 2 else "start"
     drawing.text(x, 13, f"data ceiling {spread(ceiling)}", anchor, SMALL)
 
 
-def _frame(drawing: Drawing, axis: Axis, unit: str, bottom: float) -> None:
-    drawing.line(_LEFT, bottom, _RIGHT, bottom)
-    for value in axis.ticks:
-        x = _x(axis, value)
-        drawing.line(x, 20, x, bottom, opacity=0.14)
-        drawing.line(x, bottom, x, bottom + 5)
-        drawing.text(x, bottom + 18, tick(value), "middle", SMALL, quiet=True)
-    center = (_LEFT + _RIGHT) / 2
-    drawing.text(center, bottom + 38, f"throughput, {unit}{axis.note}", "middle", bold=True)
-    if axis.log:
+def _frame(drawing: Drawing, scale: Scale, unit: str, bottom: float) -> None:
+    title = f"throughput, {unit}{scale.axis.note}"
+    scale.draw_below(drawing, bottom, title, grid_from=20, gap=38)
+    if scale.axis.log:
+        center = (_LEFT + _RIGHT) / 2
         drawing.text(center, bottom + 54, "equal lengths are equal ratios", "middle", SMALL, quiet=True)
 
 
