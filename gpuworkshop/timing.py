@@ -51,7 +51,8 @@ class Rate(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         half = (self.high - self.low) / 2 / self.value if self.value else 0.0
-        return f"{in_unit(number(self.value), self.unit)} ±{half:.0%}".replace("±0%", "±<1%")
+        words = "±>999%" if half >= 10 else f"±{half:.0%}".replace("±0%", "±<1%")
+        return f"{in_unit(number(self.value), self.unit)} {words}"
 
 
 class Comparison(msgspec.Struct, frozen=True):

@@ -243,7 +243,7 @@ def place_for_trace(file: str | Path | None = None) -> Path:
 
 
 def keep(trace: Path, place: Path) -> Path:
-    """Gzip a trace into ``place``; of those in the state folder only the newest few stay. CannotProfile if it is full."""
+    """Gzip a trace into ``place``; of those in the state folder the newest few stay. CannotProfile if it is full."""
     try:
         with trace.open("rb") as text, gzip.open(place, "wb", compresslevel=1) as packed:
             shutil.copyfileobj(text, packed, 2**20)

@@ -12,7 +12,7 @@ from gpuworkshop.instruments import nsight
 from gpuworkshop.instruments.trace_sums import CardTime, Copies, Row, TraceSums
 from gpuworkshop.instruments.trace_timeline import Timeline
 from gpuworkshop.machine.conditions import Conditions
-from gpuworkshop.numbers import counted, number
+from gpuworkshop.numbers import counted, number, shortened
 from gpuworkshop.report import Finding, Level, Origin, Report, Table
 from gpuworkshop.timing import Rate
 from gpuworkshop.workloads.config import TrainConfig
@@ -32,6 +32,11 @@ PYTORCHS_OWN = ("Optimizer.", "DistributedDataParallel.", "FSDP::", "Torch-Compi
 """How labels begin that PyTorch sets by itself, so that nobody has to look for them in a script."""
 LOST = 0.05
 """Share of launches without a kernel in the trace from which its times are a lower bound."""
+
+EARLY = 0.10
+"""Share of what ran on the card that began before its launch, from which the clocks of host and card disagree."""
+SILENT, SILENT_SECONDS = 0.5, 10.0
+"""Share of a trace, and seconds, from which a time without any event is said: it makes all shares small."""
 
 Sign = Literal["loader", "synchronizing", "launching", "copies", "not on the card"]
 
@@ -77,9 +82,11 @@ class Seen(msgspec.Struct, frozen=True):
 def signs(sums: TraceSums) -> tuple[Seen, ...]:
     """The signs that a trace shows, the one that costs most first.
 
-    Shares of the card's time; of the host's time where there is no card, and for work that is not on the card.
+    Shares of the card's time; of the host's time where there is no card, and for work that is not on the card. Where
+    the clocks of host and card disagree, nobody can tell why the card was idle, and no cause is named.
     """
     card = sums.main
+    apart = sums.early >= EARLY
     elsewhere = not_on_card(sums) / sums.host_span if sums.host_span else 0.0
     found = []
     if card:
@@ -87,7 +94,7 @@ def signs(sums: TraceSums) -> tuple[Seen, ...]:
             found.append(Seen("not on the card", elsewhere))
         late = card.idle_launching - (elsewhere if found else 0.0)  # a host that computes is no slow launcher
         gaps = {"loader": card.idle_loader, "synchronizing": card.idle_synchronizing, "launching": late}
-        if card.idle >= GAPS:
+        if card.idle >= GAPS and not apart:
             found += [Seen(sign, share) for sign, share in gaps.items() if share >= A_CAUSE]
         if card.only_copying >= COPYING:
             found.append(Seen("copies", card.only_copying))
@@ -135,6 +142,7 @@ def _completeness(result: ProfileResult) -> Iterator[Finding]:
     sums = result.sums
     for note in sums.notes:
         yield Finding("warning", "The trace is not whole", note)
+    yield from _clocks(sums)
     if result.asked_steps and 0 < sums.steps < result.asked_steps:
         title = f"Only {counted(sums.steps, 'step')} of {result.asked_steps}: the loader ended"
         yield Finding("notice", title, "shares of few steps say less", "a loader with more batches, or a DataLoader")
@@ -147,6 +155,21 @@ def _completeness(result: ProfileResult) -> Iterator[Finding]:
         yield Finding("notice", f"This is {rank} of {sums.world_size}: other ranks may differ")
     if len(sums.cards) > 1:
         yield Finding("notice", f"{len(sums.cards)} cards in this trace; shown is the one with the most work")
+
+
+def _clocks(sums: TraceSums) -> Iterator[Finding]:
+    if sums.early >= EARLY:
+        evidence = f"{sums.early:.0%} of what ran on the card begins before its launch: why it was idle cannot be told"
+        yield Finding(
+            "warning", "The clocks of host and card disagree", evidence, "profile once more, with a newer PyTorch"
+        )
+    whole = max([sums.host_span, sums.silence, *(card.span for card in sums.cards)])
+    if sums.silence >= max(SILENT * whole, SILENT_SECONDS * 1e6):
+        title = (
+            f"Nothing at all was recorded for {number(sums.silence / 1e6)} s, {sums.silence / whole:.0%} of the trace"
+        )
+        evidence = "the clock jumped, or the job did something else than steps: all shares are of this whole time"
+        yield Finding("warning", title, evidence, "profile steps that follow each other, and nothing between them")
 
 
 def _no_card(result: ProfileResult) -> Iterator[Finding]:
@@ -173,7 +196,7 @@ def _busy(sums: TraceSums, card: CardTime) -> Finding:
         "it was late with the next launch": card.idle_launching,
         "the card itself": card.idle_card_itself,
     }
-    named = [f"{share:.0%} {cause}" for cause, share in causes.items() if share >= 0.005]
+    named = [f"{share:.0%} {cause}" for cause, share in causes.items() if share >= 0.005 and sums.early < EARLY]
     over = counted(sums.steps, "step") if sums.steps else "the trace"
     idle = f"idle {card.idle:.0%}" + (f": {', '.join(named)}" if named else "")
     return Finding(level, f"The card was busy {card.busy:.0%} of the time, over {over}", idle)
@@ -236,12 +259,14 @@ def _top_row(sums: TraceSums) -> Finding:
     top = next((row for row in sums.operators if row.device_self > 0), None)
     if top is None:
         return Finding("unknown", "The trace does not say which operator launched what", kinds)
-    return Finding("ok", f"Top row: {top.name}, {_share(top.device_self, whole)} of the kernels' time", kinds)
+    return Finding(
+        "ok", f"Top row: {shortened(top.name)}, {_share(top.device_self, whole)} of the kernels' time", kinds
+    )
 
 
 def _top_row_of_cpu(sums: TraceSums) -> Finding:
     top = _ranked(sums)[0]
-    title = f"Top row: {top.name}, {_share(top.cpu_self, _cpu(sums))} of the CPU time"
+    title = f"Top row: {shortened(top.name)}, {_share(top.cpu_self, _cpu(sums))} of the CPU time"
     if top.name == COPY:
         return Finding("warning", title, f"{_calls(top)}: data is moved and converted, not computed with", CONVERTING)
     return Finding("ok", title, _calls(top))
@@ -362,7 +387,7 @@ def _operators(sums: TraceSums, rows: int = 10) -> Table:
     columns = ("Name", "CUDA total", "Self CUDA", "CPU total", "Self CPU", "Calls")
     cells = (
         (
-            row.name,
+            shortened(row.name),
             *(_ms(time) if sums.cards else "n/a" for time in (row.device_total, row.device_self)),
             _ms(row.cpu_total),
             _ms(row.cpu_self),
@@ -383,7 +408,8 @@ def _first(sums: TraceSums, rows: int) -> list[Row]:
 def _labels(sums: TraceSums, rows: Sequence[Row]) -> Table:
     """The learner's own labels; what each covers, with all that it calls."""
     cells = (
-        (row.name, _ms(row.device_total) if sums.cards else "n/a", _ms(row.cpu_total), f"{row.calls:,}") for row in rows
+        (shortened(row.name), _ms(row.device_total) if sums.cards else "n/a", _ms(row.cpu_total), f"{row.calls:,}")
+        for row in rows
     )
     return Table(("Your label", "CUDA total", "CPU total", "Calls"), tuple(cells), "Your labels, in ms as above")
 

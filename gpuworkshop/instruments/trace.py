@@ -19,8 +19,14 @@ import numpy as np
 from gpuworkshop.instruments.intervals import Intervals, union
 
 PIECE = 16 * 2**20
-MOST_EVENTS = 20_000_000
-"""Events kept at most; about 60 bytes each. The rest of a longer trace is left out, and that is said."""
+MOST_EVENTS = 10_000_000
+"""Events kept at most; adding them up takes about 160 bytes each. What is left out of a longer trace is said."""
+LONGEST_TEXT = 2**26
+"""Bytes that are held in search of the first event, or of the end of one: no trace needs as many."""
+LONGEST_NAME = 5000
+"""Characters kept of a name; templates of kernels come near it."""
+LATEST = 1e18
+"""Microseconds: what is longer, or later, is no time."""
 
 OP, LABEL, CALL, KERNEL, COPY, SET, DEVICE_LABEL = range(7)
 _CATEGORIES = {
@@ -125,12 +131,12 @@ def read(file: str | Path) -> Trace:
         for events in pieces:
             columns.take(events)
             if columns.full:
-                pieces.notes.append(f"only the first {MOST_EVENTS:,} events were read")
+                pieces.notes.append(f"only the first {MOST_EVENTS:,} events were read: profile fewer steps")
                 break
     except OSError as error:
         raise NoTrace(f"{file}: {error.strerror or error}") from None
     if not len(columns):
-        raise NoTrace(f"{file}: {pieces.emptiness()}")
+        raise NoTrace(f"{file}: {pieces.emptiness(columns.notes())}")
     host, device = columns.tables()
     about = pieces.head
     return Trace(
@@ -140,7 +146,7 @@ def read(file: str | Path) -> Trace:
         device,
         rank=about.number("rank"),
         world_size=about.number("world_size"),
-        card=next((str(card.get("name", "")) for card in about.deviceProperties), ""),
+        card=about.card,
         text_bytes=pieces.text_bytes,
         notes=tuple(pieces.notes + columns.notes()),
     )
@@ -152,13 +158,21 @@ def read(file: str | Path) -> Trace:
 class _Head(msgspec.Struct):
     """What stands before the events."""
 
-    deviceProperties: list[dict[str, Any]] = []  # noqa: N815
-    distributedInfo: dict[str, Any] = {}  # noqa: N815
+    deviceProperties: Any = None  # noqa: N815
+    distributedInfo: Any = None  # noqa: N815
+
+    @property
+    def card(self) -> str:
+        """The name of the first card; "" where none is said."""
+        match self.deviceProperties:
+            case [{"name": str(name)}, *_]:
+                return name[:LONGEST_NAME]
+        return ""
 
     def number(self, name: str) -> int | None:
-        """A whole number of ``distributedInfo``; None where it says none."""
-        value = self.distributedInfo.get(name)
-        return value if isinstance(value, int) else None
+        """A rank or a count of ranks; None where ``distributedInfo`` says none."""
+        value = self.distributedInfo.get(name) if isinstance(self.distributedInfo, dict) else None
+        return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 else None
 
 
 _EVENTS = msgspec.json.Decoder(list[_Event])
@@ -168,7 +182,25 @@ _OPENS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _NEXT = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|ts|pid|tid|dur|args|s|id)"\s*:)')
 _CLOSES = re.compile(rb"\}\s*\]")
 _NO_NUMBER = re.compile(rb":\s*-?(?:inf|nan|Infinity|NaN)\b")
+_PAIR = rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_HALF_A_PAIR = re.compile(rb"(" + _PAIR + rb")|\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_CONTROL = bytes(range(32)), b" " * 32
 _TRIES = 40
+_NOT_JSON = (msgspec.DecodeError, RecursionError)
+"""What cannot be decoded; the second where something is nested without end."""
+_WRITE_ONE = "PyTorch writes one with prof.export_chrome_trace(file)"
+_OTHERS = (
+    (b"SQLite format 3", f"a database, such as Nsight Systems exports; {_WRITE_ONE}"),
+    (b"NVIDIA", "a report of Nsight: open it with nsys or ncu"),
+    (b"PK\x03\x04", "a zip archive: unpack it first"),
+    (b"\x28\xb5\x2f\xfd", "packed with zstd: unpack it first"),
+    (b"\xfd7zXZ\x00", "packed with xz: unpack it first"),
+    (b"BZh", "packed with bzip2: unpack it first"),
+    (b"\x1f\x8b", "packed twice: unpack it once"),
+    (b"\xff\xfe", "UTF-16: save it as UTF-8"),
+    (b"\xfe\xff", "UTF-16: save it as UTF-8"),
+)
+"""How files begin that are sometimes taken for a trace, and what they are."""
 
 
 class _Pieces:
@@ -176,32 +208,35 @@ class _Pieces:
 
     def __init__(self, file: Path):
         self.file, self.head, self.notes = file, _Head(), []
-        self.text_bytes, self.unreadable, self._torn, self._opened = 0, 0, False, False
+        self.text_bytes, self.unreadable, self._torn, self._opened, self._begins = 0, 0, False, False, b""
 
     def __iter__(self) -> Iterator[list[_Event]]:
         with _open(self.file) as text:
             rest = self._begin(text)
-            ended = False
+            ended = not self._opened
             while not ended:
                 more = self._more(text)
                 ended = not more
                 rest += more
+                ended = ended or len(rest) > LONGEST_TEXT  # no event ends in all of it
                 events, rest, closed = self._events(rest, ended)
                 if events:
                     yield events
                 ended = ended or closed
         if self._torn:
-            self.notes.append("the file ends in the middle: only what stands before that was read")
+            self.notes.append("the file ends in the middle, or is damaged there: only what stands before that was read")
         if self.unreadable:
-            self.notes.append(f"{self.unreadable:,} events could not be read and were left out")
+            self.notes.append(f"{_events(self.unreadable)} could not be read and left out")
 
-    def emptiness(self) -> str:
+    def emptiness(self, left_out: list[str]) -> str:
         """Why no event was found, in words."""
         if self.text_bytes == 0:
-            return "the file is empty"
+            return "its gzip data is damaged: copy it again" if self._torn else "the file is empty"
         if not self._opened:
-            return "not a trace: no traceEvents in it"
-        return "no events of PyTorch in it" + (", and it ends in the middle" if self._torn else "")
+            other = next((words for begins, words in _OTHERS if self._begins.startswith(begins)), "")
+            return f"not a trace: {other or f'no traceEvents in it; {_WRITE_ONE}'}"
+        found = [*self.notes, *left_out]
+        return "no events of PyTorch in it" + "".join(f"; {note}" for note in found) + f"; {_WRITE_ONE}"
 
     def _more(self, text: BinaryIO | _Unpacked) -> bytes:
         piece = text.read(PIECE)
@@ -212,19 +247,20 @@ class _Pieces:
     def _begin(self, text: BinaryIO | _Unpacked) -> bytes:
         """Read as far as the events begin; what was read behind that point."""
         first = self._more(text)
+        self._begins = first[:16]
         if first.lstrip()[:1] == b"[":
             self._opened = True
             return first.lstrip()[1:]
         while not (found := _OPENS.search(first)):
             more = self._more(text)
-            if not more:
+            if not more or len(first) > LONGEST_TEXT:
                 return b""
             first += more
         self._opened = True
         before = first[: found.start()].rstrip().rstrip(b",")
         try:
             self.head = msgspec.json.decode(before + b"}", type=_Head)
-        except msgspec.DecodeError:
+        except _NOT_JSON:
             pass
         return first[found.end() :]
 
@@ -253,28 +289,40 @@ class _Pieces:
         whole = b"[" + text + b"]"
         try:
             return _EVENTS.decode(whole)
-        except msgspec.DecodeError:
+        except _NOT_JSON:
             pass
-        for written in (whole, _NO_NUMBER.sub(b":null", whole)):  # Kineto writes inf and nan, which are no JSON
+        for written in (lambda: whole, lambda: _mended(whole)):
             try:
-                raw = _RAW.decode(written)
+                raw = _RAW.decode(written())
             except msgspec.DecodeError:
                 continue
+            except RecursionError:
+                raw = [each + b"}" for each in _NEXT.split(text[:-1])]
             return [event for each in raw if (event := self._one(each)) is not None]
         return None
 
-    def _one(self, raw: msgspec.Raw) -> _Event | None:
+    def _one(self, raw: msgspec.Raw | bytes) -> _Event | None:
         try:
             return _ONE.decode(raw)
-        except msgspec.DecodeError:
+        except _NOT_JSON:
             self.unreadable += 1
             return None
+
+
+def _events(count: int) -> str:
+    return f"{count:,} event" if count == 1 else f"{count:,} events"
+
+
+def _mended(text: bytes) -> bytes:
+    """Text without what is no JSON: inf and nan, as Kineto writes them, half a letter, line breaks in a name."""
+    text = _NO_NUMBER.sub(b":null", text).translate(bytes.maketrans(*_CONTROL))
+    return _HALF_A_PAIR.sub(lambda found: found[1] or b"\\ufffd", text)
 
 
 def _open(file: Path) -> BinaryIO | _Unpacked:
     """The text of a file, unpacked if it is gzipped, whatever its name says."""
     raw = file.open("rb")
-    packed = raw.read(2) == b"\x1f\x8b"
+    packed = raw.read(2) == _GZIPPED
     raw.seek(0)
     return _Unpacked(raw) if packed else raw
 
@@ -286,17 +334,24 @@ class _Unpacked:
         self._raw, self._unpack, self.torn = raw, _gunzip(), False
 
     def read(self, size: int) -> bytes:
-        """At least ``size`` bytes while there are as many."""
+        """``size`` bytes while there are as many; never more, however well they are packed."""
         found: list[bytes] = []
-        while size > 0 and not self.torn and (packed := self._unpack.unused_data or self._raw.read(2**16)):
-            if self._unpack.eof:  # another part begins
+        while size > 0 and not self.torn:
+            packed = self._unpack.unconsumed_tail or self._unpack.unused_data or self._raw.read(2**16)
+            if packed and self._unpack.eof:  # another part begins, or filler
+                packed += self._raw.read(2**16) if len(packed) < len(_GZIPPED) else b""
+                if not packed.startswith(_GZIPPED):
+                    break
                 self._unpack = _gunzip()
             try:
-                found.append(self._unpack.decompress(packed))
+                text = self._unpack.decompress(packed, size)
             except zlib.error:
                 self.torn = True
                 break
-            size -= len(found[-1])
+            if not packed and not text:
+                break
+            found.append(text)
+            size -= len(text)
         if size > 0 and not self._unpack.eof:
             self.torn = True
         return b"".join(found)
@@ -306,6 +361,9 @@ class _Unpacked:
 
     def __exit__(self, *error: object) -> None:
         self._raw.close()
+
+
+_GZIPPED = b"\x1f\x8b"
 
 
 def _gunzip() -> Any:
@@ -346,7 +404,7 @@ class _Columns:
         kept = [event for event in events if event.ph == "X" and self._kind(event.cat) is not None]
         start = _floats([event.ts for event in kept])
         duration = _floats([event.dur for event in kept])
-        usable = np.isfinite(start) & np.isfinite(duration) & (duration >= 0)
+        usable = (np.abs(start) <= LATEST) & (duration <= LATEST) & (duration >= 0)
         if not usable.all():
             self._odd += int((~usable).sum())
             kept = [event for event, good in zip(kept, usable, strict=True) if good]
@@ -356,7 +414,7 @@ class _Columns:
             self._count += len(kept)
 
     def notes(self) -> list[str]:
-        return [f"{self._odd:,} events without a usable time were left out"] if self._odd else []
+        return [f"{_events(self._odd)} without a usable time left out"] if self._odd else []
 
     def tables(self) -> tuple[Events, Events]:
         """Host and device, each ordered by start; times from the first event on."""
@@ -376,12 +434,14 @@ class _Columns:
     def _piece(self, kept: list[_Event], start: np.ndarray, duration: np.ndarray) -> Events:
         kind = np.array([self._kinds[event.cat] for event in kept], dtype=_TYPES["kind"])
         args = [event.args or _NO_ARGS for event in kept]
-        device = _whole([each.device for each in args], -1)
-        by_process = _whole([event.pid for event in kept], 0)
+        device = _whole([each.device for each in args], -1, MOST_CARDS)
+        by_process = _whole([event.pid for event in kept], 0, MOST_CARDS)
         names, lanes = self.names, self._lanes
         streams = [event.tid if each.stream is None else each.stream for event, each in zip(kept, args, strict=True)]
         return Events(
-            name=np.array([names.setdefault(event.name, len(names)) for event in kept], dtype=_TYPES["name"]),
+            name=np.array(
+                [names.setdefault(event.name[:LONGEST_NAME], len(names)) for event in kept], dtype=_TYPES["name"]
+            ),
             kind=kind,
             lane=np.array(
                 [
@@ -394,7 +454,7 @@ class _Columns:
             start=start,
             duration=duration,
             correlation=_whole([each.correlation for each in args], -1),
-            bytes=_whole([each.bytes for each in args], 0),
+            bytes=_whole([each.bytes for each in args], 0, MOST_BYTES),
         )
 
 
@@ -428,8 +488,12 @@ def _float(value: Any) -> float:
         return np.nan
 
 
-def _whole(values: list, otherwise: int) -> np.ndarray:
-    """Whole numbers as one column; ``otherwise`` for what is none."""
+MOST_CARDS, MOST_BYTES = 2**15, 2**43
+"""What is no number of a card in a machine, and no size of one copy."""
+
+
+def _whole(values: list, otherwise: int, most: int = 2**53) -> np.ndarray:
+    """Whole numbers from 0 to below ``most`` as one column; ``otherwise`` for what is none."""
     numbers = _floats(values)
-    usable = np.abs(numbers) < 2**53
+    usable = (numbers >= 0) & (numbers < most)
     return np.where(usable, numbers, otherwise).astype(np.int64)

@@ -26,7 +26,7 @@ class Calls(msgspec.Struct, frozen=True):
 def calls(trace: Trace, launch: np.ndarray) -> Calls:
     """The nesting of the host events, and the device time that each of them caused; ``launch`` as of `launched_by`."""
     host = trace.host
-    parent, outermost = _nested(trace)
+    parent, depth, outermost = _nested(trace)
     inside = parent >= 0
     cpu_self = host.duration.copy()
     np.subtract.at(cpu_self, parent[inside], host.duration[inside])
@@ -35,7 +35,7 @@ def calls(trace: Trace, launch: np.ndarray) -> Calls:
     at = launch[ours]
     around = np.where(parent[at] >= 0, parent[at], at)  # a launch belongs to the operator that made it
     np.add.at(device_self, around, trace.device.duration[ours])
-    return Calls(parent, outermost, np.maximum(cpu_self, 0), device_self, _totals(device_self, parent))
+    return Calls(parent, outermost, np.maximum(cpu_self, 0), device_self, _totals(device_self, parent, depth))
 
 
 def launched_by(trace: Trace) -> np.ndarray:
@@ -50,10 +50,11 @@ def launched_by(trace: Trace) -> np.ndarray:
     return np.where(known[place] == trace.device.correlation, rows[place], -1)
 
 
-def _nested(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
-    """Parent of each host event and whether it is the outermost of its name, thread by thread."""
+def _nested(trace: Trace) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Parent of each host event, how many are around it, and whether it is the outermost of its name."""
     host = trace.host
     count = len(host)
+    depth = [0] * count
     parent, outermost = np.full(count, -1), np.ones(count, dtype=bool)
     order = np.lexsort((host.kind != LABEL, -host.duration, host.start, host.lane))
     start, end = host.start.tolist(), host.end.tolist()
@@ -65,21 +66,18 @@ def _nested(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
             names[name[stack.pop()]] -= 1
         if stack and end[stack[-1]] >= end[row]:
             parent[row] = stack[-1]
+            depth[row] = depth[stack[-1]] + 1
         outermost[row] = not names.get(name[row])
         names[name[row]] = names.get(name[row], 0) + 1
         stack.append(row)
-    return parent, outermost
+    return parent, np.array(depth, dtype=np.int32), outermost
 
 
-def _totals(own: np.ndarray, parent: np.ndarray) -> np.ndarray:
+def _totals(own: np.ndarray, parent: np.ndarray, depth: np.ndarray) -> np.ndarray:
     """What each event and everything below it add up to, the deepest level first."""
-    depth = np.zeros(len(parent), dtype=np.int32)
-    above = parent.copy()
-    while (inside := above >= 0).any():
-        depth[inside] += 1
-        above[inside] = parent[above[inside]]
     total = own.copy()
-    for level in range(depth.max(initial=0), 0, -1):
-        rows = np.flatnonzero(depth == level)
+    order = np.argsort(-depth, kind="stable")
+    levels = np.flatnonzero(np.diff(depth[order])) + 1
+    for rows in np.split(order, levels)[:-1]:  # the last level has nothing around it
         np.add.at(total, parent[rows], total[rows])
     return total

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from gpuworkshop.instruments.intervals import Intervals, gaps, overlap
+from gpuworkshop.instruments.intervals import Intervals, gaps, overlap, union
 from gpuworkshop.instruments.trace import CALL, COPY, KERNEL, LABEL, ON_DEVICE, OP, SET, Events, Trace
 from gpuworkshop.instruments.trace_calls import Calls, calls, launched_by
 
@@ -20,6 +20,10 @@ LAUNCHES = ("LaunchKernel", "LaunchCooperativeKernel", "ModuleLaunch", "LaunchKe
 GRAPH = "GraphLaunch"
 AFTER_WAIT = 5
 """Launches after a wait whose lateness is that wait's: of some hundreds in a step, these few say nothing else."""
+
+
+CLOCKS = 5.0
+"""Microseconds by which the clocks of host and card may differ without harm: a launch takes about as long."""
 
 
 class CardTime(msgspec.Struct, frozen=True):
@@ -118,6 +122,10 @@ class TraceSums(msgspec.Struct, frozen=True):
     notes: tuple[str, ...]
     loading: Row | None = None
     """All calls of the DataLoader by the thread that trains; None where there were none."""
+    early: float = 0.0
+    """Share of what ran on the cards that began before its launch: more than a few and the clocks disagree."""
+    silence: float = 0.0
+    """The longest time, in microseconds, in which neither host nor card has an event, step marks aside."""
 
     @property
     def main(self) -> CardTime | None:
@@ -142,12 +150,13 @@ def sums(trace: Trace, rows: int = 30) -> TraceSums:
     launches = is_call & _holding(trace, LAUNCHES)
     caught = np.zeros(len(host), dtype=bool)
     caught[launch[launch >= 0]] = True
+    cards = (_card_time(trace, int(number), launch, loader, waits) for number in _devices(device))
     lost = int((launches & ~caught).sum()) if len(kernels) else 0
     return TraceSums(
         file=trace.file,
         steps=int(steps.sum()),
         step_microseconds=float(np.median(host.duration[steps])) if steps.any() else None,
-        cards=tuple(_card_time(trace, int(number), launch, loader, waits) for number in _devices(device)),
+        cards=tuple(card for card in cards if card),
         kernels=len(kernels),
         launches=int(launches.sum()),
         lost_launches=lost,
@@ -168,7 +177,21 @@ def sums(trace: Trace, rows: int = 30) -> TraceSums:
         events=len(host) + len(device),
         notes=trace.notes,
         loading=_together("DataLoader", _rows(names, host, nesting, loader, len(host))),
+        early=_early(trace, launch),
+        silence=_silence(trace, ~steps),
     )
+
+
+def _early(trace: Trace, launch: np.ndarray) -> float:
+    ours = (launch >= 0) & np.isin(trace.device.kind, ON_DEVICE)
+    before = trace.device.start[ours] + CLOCKS < trace.host.start[launch[ours]]
+    return float(before.mean()) if len(before) else 0.0
+
+
+def _silence(trace: Trace, host: np.ndarray) -> float:
+    both = [trace.host.times(host), trace.device.times(trace.device.kind >= KERNEL)]
+    idle = gaps(union(*(np.concatenate(column) for column in zip(*both, strict=True))))
+    return float((idle.end - idle.start).max(initial=0.0))
 
 
 def _span(events: Events) -> float:
@@ -206,14 +229,17 @@ def waits_for_card(trace: Trace) -> np.ndarray:
 # The card's time
 
 
-def _card_time(trace: Trace, number: int, launch: np.ndarray, loader: np.ndarray, waits: np.ndarray) -> CardTime:
+def _card_time(trace: Trace, number: int, launch: np.ndarray, loader: np.ndarray, waits: np.ndarray) -> CardTime | None:
+    """None where nothing took any time: then no share of it can be told."""
     device = trace.device
     work = np.isin(device.kind, ON_DEVICE) & (device.device == number)
     talks = work & is_kind(trace, "communication")
     moves = work & np.isin(device.kind, (COPY, SET))
     computing, talking = device.times(work & ~talks & ~moves), device.times(talks)
     busy, no_copies = device.times(work), device.times(work & ~moves)
-    span = float(busy.end[-1] - busy.start[0]) or 1.0
+    span = float(busy.end[-1] - busy.start[0])
+    if not span:
+        return None
     causes = _idle_causes(trace, work, busy, launch, loader, waits)
     return CardTime(
         device=number,
@@ -326,7 +352,7 @@ def _copies(trace: Trace) -> tuple[Copies, ...]:
     for row in np.unique(events.name):
         name, mine = trace.names[row], events.where(events.name == row)
         sums = found.setdefault((_direction(name), "Pageable" in name), [0, 0, 0.0])
-        for place, value in enumerate((len(mine), mine.bytes.sum(), mine.duration.sum())):
+        for place, value in enumerate((len(mine), mine.bytes.sum(dtype=float), mine.duration.sum())):
             sums[place] += value
     made = [Copies(*key, int(count), int(size), float(time)) for key, (count, size, time) in found.items()]
     return tuple(sorted(made, key=lambda copies: -copies.microseconds))

@@ -86,7 +86,8 @@ def _card(trace: Trace) -> Iterator[tuple[str, str, Intervals]]:
     kernels = device.kind == KERNEL
     if not kernels.any():
         return
-    ours = device.device == np.bincount(device.device[kernels]).argmax()
+    cards, count = np.unique(device.device[kernels], return_counts=True)
+    ours = device.device == cards[count.argmax()]
     talking = is_kind(trace, "communication")
     yield "card", "compute", device.times(ours & kernels & ~talking)
     yield "copies", "copy", device.times(ours & np.isin(device.kind, (COPY, SET)))
