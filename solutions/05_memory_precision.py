@@ -87,6 +87,7 @@ how = dict(
     nhead=width // 64,
     dim_feedforward=4 * width,
     dropout=0.0,
+    activation="gelu",
     batch_first=True,
     norm_first=True,
 )
@@ -315,7 +316,8 @@ predict.compare("05-saving", tradeoffs.bf16_saving(formats), formats.origin)
 
 # %% read-formats [markdown]
 # BF16 saves *activations*, and not all of them: what softmax, normalization and the loss keep stays FP32, and so do
-# weights, gradients and Adam's state. The saving is counted, not timed, so its interval is a point. BF16 speeds up
+# weights, gradients and Adam's state. With a batch as small as a CPU's, the BF16 copies of the weights, which backward
+# needs too, eat up part of what is saved. The saving is counted, not timed, so its interval is a point. BF16 speeds up
 # *products*; elementwise work and the update gain little. A step is a mixture of both, so no number of this table
 # holds for another model. Whether a format still learns as before is a question of its own:
 # `gpuworkshop precision --learn` trains each.
@@ -402,7 +404,9 @@ quiz.ask("05_memory_precision", "first-cure")
 # %% claims [markdown]
 # ## Claimed and measured
 #
-# Where a doubling stands, the number behind it is the batch that was doubled: the first one, and the last one.
+# In the row of the doubled batch, *1.97x at 8* says that from 8 to 16 samples throughput rose 1.97 times. It has the
+# first doubling and the last one that was measured. `gpuworkshop claims` has all that the workshop states, each with its
+# verdict.
 
 # %% beside
 recorded = tuple(replay.load(what) for what in ("precision", "batches", "ceiling"))

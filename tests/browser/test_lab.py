@@ -62,12 +62,14 @@ ASKED_02 = Asked(
     "02_watch", "loaded-barely-computing", "the-other-axis", "whose-memory", "card-minutes", "what-100-says"
 )
 ASKED_03 = Asked("03_profile", "small-gaps", "waiting-on-top", "host-waits", "busy-when-late", "which-step-time")
+ASKED_05 = Asked("05_memory_precision", "six-times", "first-cure", "what-stays", "largest-batch", "low-and-low")
 NOTEBOOKS = {
     "small": (small_notebook, 60, ASKED_04),
     "01": (chapter("01_verify"), 240, ASKED_01),
     "02": (chapter("02_watch"), 240, ASKED_02),
     "03": (chapter("03_profile"), 240, ASKED_03),
     "04": (chapter("04_starve"), 240, ASKED_04),
+    "05": (chapter("05_memory_precision"), 240, ASKED_05),
 }
 """What is opened, the seconds that running all its cells may take, and what is asked in it."""
 
@@ -111,7 +113,7 @@ def opened(
 
 
 def check(question: Locator) -> None:
-    question.get_by_role("button", name="Check").click()
+    question.get_by_role("button", name="Check", exact=True).click()
 
 
 def feedback(question: Locator, correct: bool) -> Locator:
