@@ -12,18 +12,20 @@
 
 # %% setup
 import os
+import time
 
 import torch
 import torch.distributed as dist
 from IPython.display import display
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
 from gpuworkshop.course import exercise, lesson, place, predict, progress, quiz, replay, several
 from gpuworkshop.instruments import scaling, scaling_by_hand
 from gpuworkshop.machine.allocation import cpus
-from gpuworkshop.workloads.config import Job, TrainConfig
+from gpuworkshop.workloads import pictures
+from gpuworkshop.workloads.config import Job
 
 # No card in this session? A launcher can borrow some just to measure; then set ranks to as many:
 # launcher = ("srun", "--gres=gpu:2", "--cpus-per-task=16")
@@ -111,8 +113,14 @@ print("this process has joined others:", dist.is_initialized())
 print("cards that PyTorch sees:", torch.cuda.device_count())  # as many as requested?
 
 # %% witness [markdown]
-# The kit asks by running the script as two ranks and watching what they do; the words in a script prove nothing.
-# `gpuworkshop scale --ranks 2 -- train.py` does it to one of yours. First a plain script:
+# The kit asks by running the script as two ranks and watching what they do; the words in a script prove nothing. One
+# of your own, in a terminal:
+#
+# ```
+# gpuworkshop scale --ranks 2 -- train.py
+# ```
+#
+# Here first a plain script:
 
 # %% plain-script
 plain = """
@@ -228,20 +236,44 @@ replay.show("scale")
 # part of an already small batch, and as much to exchange as before. Strong scaling ends there for any model; a small
 # one begins there.
 #
-# **The starved job.** More ranks bring no files and no disk, and CPUs only if you ask for them. Here every rank gets
-# as many loader workers as this session has CPUs, as people do who copy `num_workers` from the script for one card. One
-# rank alone takes all CPUs already.
+# **The starved job.** More ranks bring no files and no disk, and CPUs only if you ask for them. A job that waits for
+# its loader is as fast as its loader, so the loaders of two ranks tell what two ranks would do. Each gets as many
+# workers as this session has CPUs, as people do who copy `num_workers` from the script for one card:
 
 # %% starved
-measure = False  # True: measure it here; it takes about half a minute
+workers = min(cpus().count, 16)
+with chapter.bar("drawing a few pictures, once") as bar:
+    files = pictures.training_set(32 * workers, progress=bar).files
 
-if measure:
-    config, pictures = TrainConfig(workers=cpus().count), Job("card" if launcher or cards else "tiny")
-    with chapter.bar("the starved job") as bar:
-        starved = scaling.run(config, pictures, ranks, launcher, only_weak=True, progress=bar)
-    display(scaling.report(starved))
-else:
-    print("Not measured. Set measure = True, and run this cell again.")
+
+class JpegFiles(Dataset):
+    def __len__(self):
+        return len(files)
+
+    def __getitem__(self, index):
+        return pictures.square(64, files[index]).copy()
+
+
+def loaders(count):
+    return [DataLoader(JpegFiles(), 8, num_workers=workers, persistent_workers=True) for _ in range(count)]
+
+
+def images_a_second(loaders):
+    list(zip(*loaders, strict=True))  # starts the workers
+    began = time.perf_counter()
+    list(zip(*loaders, strict=True))  # a batch of each, until all are through
+    return len(loaders) * len(files) / (time.perf_counter() - began)
+
+
+with chapter.measuring():
+    one, two = images_a_second(loaders(1)), images_a_second(loaders(2))
+print(f"one loader: {one:.0f} images/s; two at once: {two:.0f} images/s together")
+print(f"two starved ranks would reach {two / (2 * one):.0%} of twice one")
+
+# %% read-starved [markdown]
+# Near 50% the second brings nothing: the CPUs were all taken. This ran once, and nothing says how much the next run
+# would differ; `gpuworkshop scale --workers N` measures the whole job in turn. On a file server that several cards read
+# from it is the same, and everybody else reads from it too.
 
 # %% fewest [markdown]
 # ## The fewest cards that do

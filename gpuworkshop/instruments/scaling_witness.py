@@ -122,7 +122,7 @@ def findings(result: WitnessResult) -> Iterator[Finding]:
             yield Finding("warning", title, numbers, "model = DistributedDataParallel(model)   # one process a card")
         case "copies":
             title = f"The {ranks} ranks do the same work {ranks} times: none of them exchanges anything"
-            fix = "dist.init_process_group(); model = DistributedDataParallel(model)   # and a DistributedSampler"
+            fix = "dist.init_process_group()\nmodel = DistributedDataParallel(model)   # and a DistributedSampler"
             yield Finding("warning", title, numbers, fix)
         case "wrong world":
             said = ", ".join(sorted({str(one.world) for one in seen}))
