@@ -166,8 +166,12 @@ profile.report(seen)
 #   self. Where there is no card, CUDA is "n/a", which is not 0.
 # - **Read the top row first.** The table is ordered by the rows' own time, on the card if there is one. A row's
 #   share of it is the most that a change to that row can bring.
-# - **Calls** says how often. A short row with very many calls is a loop somewhere.
-# - **Your labels** tell you which part of your script it was.
+# - **Calls** says how often, over all profiled steps together. Self time divided by calls is what one call takes. A
+#   few microseconds, and hundreds of calls a step, is a loop somewhere, whatever the row is called. With or without a
+#   card.
+# - **Only PyTorch has rows.** NumPy, PIL and plain Python in your step have none: they are empty in the host's lane.
+#   So what the lane leaves empty is work too, and no row shows it. Put a label around the lines that you suspect.
+# - **Your labels** tell you which part of your script it was, with all that is in it, rows or none.
 # - **The timeline** is one step of middle length, the host above and the card below. What is empty in the card's
 #   lane is a gap.
 # - **A profiled step is not your step.** The recording itself takes time, and it stretches many small calls most. So
@@ -185,12 +189,15 @@ quiz.ask("03_profile", "which-step-time")
 # | sign | what it says | first change |
 # |:--|:--|:--|
 # | **gaps** between the kernels | the card is idle, the CPU is too slow | ask what the host did instead |
-# | large **copies**, `aten::copy_` | data is carried to and fro | keep tensors on the card, pin memory |
+# | large **copies**, `aten::copy_` | data is carried or converted | keep it on the card, pin memory, convert once |
 # | **CPU total far above CUDA total** | work that is not on the card | `.to(device)`: the model, and the batch |
 # | **DataLoader** on top of the CPU times | the data pipeline | chapter 4 |
 #
 # What the host did during a gap decides about it. It was in the DataLoader: chapter 4. It was launching: fewer and
 # larger calls. It waited for the card: fewer `.item()` and `.cpu()`.
+#
+# Without a card there are no gaps to see, and no finding names a loop: read Calls, as above. Where several rows have
+# nearly the same number of calls, they are the body of one loop.
 #
 # Each sign is planted in a job below. Three of them only a card can show: they are measured on yours, in a process
 # of its own, or shown as recordings.
@@ -424,6 +431,7 @@ rungs.habit()
 # ## To take away
 #
 # 1. Twenty steps, the top row, one change, and again twenty steps. The step's time comes from steps without profiler.
+#    Whether the change helped, a comparison in turn says: `starve.compare`, in chapter 4.
 # 2. Gaps, copies, work on the CPU, the DataLoader: each has its own first change. Ask of a gap what the host did.
 # 3. One call for the batch. A loop over samples pays for every launch, and a faster card does not help.
 

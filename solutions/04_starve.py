@@ -166,6 +166,11 @@ starve.report(naive)
 # - The two must tell the same story. A step that waits for 90% of the time works for 10%, so without the waiting it
 #   would be 10 times as fast. If the headroom is larger, the rest is *slowed*: the step itself gets faster too. Where
 #   more than 10% of the time stays unexplained, the verdict is "unknown".
+# - **Data limits** does not mean that the loader is the larger part. With 0 workers also a loader that takes half as
+#   long as the step is a third of the time, and one worker can hide it. It means that a better loader can pay. A
+#   change of the step may pay more: with similar shares, measure both.
+# - **Not judged** means that the interval is too wide. Then *loader alone* still says much: many times as fast as
+#   *now*, and the loader is not the limit.
 # - The two timings above were of simpler work, and each ran once. That is why they differ from these.
 
 # %% compare-wait
@@ -232,7 +237,8 @@ lesson.effect("workers make training faster", sweep.best.against_zero)
 # %% claim-workers-measured
 before, after = (point.rate.value / sweep.ceiling.value for point in (sweep.measured[0], sweep.best))
 print(sweep.origin)
-print(f"0 to {sweep.best.workers} workers: {before:.0%} to {after:.0%} of the data ceiling.")
+change = f"0 to {sweep.best.workers} workers" if sweep.best.workers else "No number of workers did better than 0"
+print(f"{change}: {before:.0%} to {after:.0%} of the data ceiling.")
 
 # %% sweep-recorded [markdown]
 # The same sweep on a machine with a card and more CPUs, as a recording:
@@ -285,7 +291,9 @@ knobs.check(make_loader)  # stuck? knobs.hint()
 #
 # `starve.compare(old, new, step)` takes any two loaders and your step, and runs them in turn. `starve.measure(loader,
 # step)` finds the limit of one. Both work in a script of yours as they do here; `step(batch)` is one whole training
-# step on a batch that is on the device. Here the loader that you wrote is held against the one from the beginning:
+# step on a batch that is on the device. To prove a change of the step, give the same loader twice:
+# `starve.compare(loader, loader, old_step, after_step=new_step)`. What comes out is the gain of the whole step,
+# loader and all. Here the loader that you wrote is held against the one from the beginning:
 
 # %% own-step
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
@@ -370,8 +378,8 @@ quiz.ask("04_starve", "loaded-not-running")
 # %% take-away [markdown]
 # ## To take away
 #
-# 1. Time the loader alone and the step alone, and start with the larger one. With 0 workers they add up; with workers
-#    the slower one sets the pace.
+# 1. Time the loader alone and the step alone. With 0 workers they add up, so that even the smaller one counts; with
+#    workers the slower one sets the pace, and only that one counts.
 # 2. Headroom is the most that any loader can bring. Where it is near 1, leave the loader alone.
 # 3. Sweep the workers up to your CPUs. If that does not suffice, do once what is the same in every epoch. One change
 #    at a time, and old against new in turn.

@@ -64,9 +64,11 @@ job.measured()
 #
 # - **Does the step wait?** Headroom is the most that any change to the data can bring. If the step waits, do the CPUs
 #   work meanwhile, or does everybody wait?
-# - **What happens to a batch before the step?** It is not the loader, and not training either.
+# - **What happens to a batch before the step?** It is not the loader, and not training either. The headroom holds it,
+#   too: a large headroom with little waiting is this work.
 # - **How many pieces is a step cut into?** Hundreds of operators or kernels are usual for a small network, many
-#   thousands are not. Calling one costs a few microseconds, however little it does.
+#   thousands are not. Calling one costs a few microseconds, however little it does. The pieces of the work before the
+#   step are counted in: where that work is a large share, ask first whether they are its pieces.
 # - **How much of what the device can do** does it compute? On a card that is the last question, and often the largest.
 
 # %% guess-gain
@@ -90,7 +92,8 @@ display(told)
 predict.compare("07-gain", job.first_gain, job.starve.origin)
 
 # %% your-waterfall [markdown]
-# Your own waterfall. Run this cell again after further changes.
+# Your own waterfall. Run this cell again after further changes. Of a change believe the **ratio**: it was taken in
+# turn. The rates of two rows were not, and a machine that others use can differ by half between them.
 
 # %% waterfall
 job.waterfall()
