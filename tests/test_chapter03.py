@@ -262,7 +262,9 @@ def profile_signs(seen: Any) -> list[str]:
 
 def test_a_sign_that_does_not_show_is_said() -> None:
     busy = msgspec.structs.replace(replay.load("profile"), planted="something")
-    assert "This machine does not show the sign" in str(signs.report(busy, "copies"))
+    assert "This recording does not show the sign" in str(signs.report(busy, "copies"))
+    here = msgspec.structs.replace(busy, origin=msgspec.structs.replace(busy.origin, mark="measured here"))
+    assert "This machine does not show the sign" in str(signs.report(here, "copies"))
     assert "does not show" not in str(signs.report(busy, "loader"))
 
 

@@ -75,8 +75,12 @@ def report(result: ProfileResult, name: str = "") -> Report:
     shown = brief(result)
     if name not in SHOWS or any(seen.sign == SHOWS[name] for seen in signs(result.sums)):
         return shown
-    instead = "what is planted costs too little here; trust what you measured, and see the recording for the sign"
-    missing = Finding("unknown", "This machine does not show the sign", instead)
+    if result.origin.mark == "recorded on":
+        title, instead = "This recording does not show the sign", "read the planted lines and the host's lane instead"
+    else:
+        title = "This machine does not show the sign"
+        instead = "what is planted costs too little here; trust what you measured, and see the recording for the sign"
+    missing = Finding("unknown", title, instead)
     return msgspec.structs.replace(shown, findings=(*shown.findings, missing))
 
 
