@@ -82,7 +82,7 @@ def in_child(request: Any, tell: Tell) -> Turn:
 def _see(bench: Bench, config: TrainConfig, tell: Tell) -> Seen:
     from gpuworkshop.loop.look import Eye
 
-    tell.progress(0.0, "now and data ceiling in turn, then 20 profiled steps")
+    tell.progress(0.0, "now and data ceiling in turn, then a short profile")
     look = Eye(bench).look(config, quick=True)
     tell.progress(0.9, "the CPUs in use")
     return Seen(look, _cpu(bench, config))

@@ -22,8 +22,8 @@ from gpuworkshop.workloads.train import Training
 
 FEWEST, MOST = 5, profile.STEPS
 """Steps that are profiled; fewer than the most only where a step is slow."""
-PROFILE_SECONDS = 2.0
-"""What profiled steps may take on a CPU, where steps are slow."""
+PROFILE_SECONDS, QUICK_PROFILE_SECONDS = 2.0, 0.5
+"""What profiled steps may take on a CPU, where steps are slow, and in a quick look there."""
 WATCH_SECONDS = 5.0
 """Plain steps that the driver watches: 25 of its windows."""
 FEW_ROUNDS = 4
@@ -48,7 +48,7 @@ class Eye:
         training.use_precision()
         seen = self._starve(training, quick)
         watched = self._watch(training) if self.card else None
-        steps = self._steps(seen)
+        steps = self._steps(seen, quick)
         self._peak_from_here()
         profiled = self._profile(training, steps)
         memory = self._memory()
@@ -74,10 +74,11 @@ class Eye:
         """A result with what only the loop knows: the config and anything planted."""
         return msgspec.structs.replace(seen, config=config, planted=self.bench.job.planted)
 
-    def _steps(self, seen: starve.StarveResult) -> int:
+    def _steps(self, seen: starve.StarveResult, quick: bool) -> int:
         if self.card:
             return MOST
-        return max(FEWEST, min(MOST, round(PROFILE_SECONDS * seen.real.value / seen.batch_size)))
+        seconds = QUICK_PROFILE_SECONDS if quick else PROFILE_SECONDS
+        return max(FEWEST, min(MOST, round(seconds * seen.real.value / seen.batch_size)))
 
     def _profile(self, training: Training, steps: int):
         """What a profile of so many steps adds up to; None where the profiler is refused."""
