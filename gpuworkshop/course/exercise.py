@@ -11,8 +11,11 @@ from gpuworkshop.course import material, progress
 from gpuworkshop.course.checks import STUB, Found, told, wrong
 from gpuworkshop.course.faces import Fold, Note
 from gpuworkshop.course.material import ExerciseData
+from gpuworkshop.numbers import shortened
 
 TRIES_BEFORE_SOLUTION = 2
+LONGEST_FACT = 300
+"""Characters shown of what an answer holds."""
 
 
 class CheckResult(msgspec.Struct, frozen=True):
@@ -139,7 +142,8 @@ class _Facts(dict):
 
 
 def _filled(words: str, facts: dict[str, Any]) -> str:
+    told = {name: shortened(fact, LONGEST_FACT) if isinstance(fact, str) else fact for name, fact in facts.items()}
     try:
-        return words.format_map(_Facts(facts))
+        return words.format_map(_Facts(told))
     except (ValueError, TypeError, AttributeError, IndexError):  # braces that are none of ours
         return words

@@ -20,6 +20,9 @@ from gpuworkshop.report import Finding, Origin, Report, Table
 from gpuworkshop.timing import Comparison, Rate
 from gpuworkshop.workloads.config import Job, TrainConfig
 
+NOTHING_PAYS = "nothing that is left to try pays"
+"""Why a loop stopped that measured every change there was."""
+
 
 class LoopResult(msgspec.Struct, frozen=True):
     """What the loop found: where it began, every trial in order, where it ended, and what is left."""
@@ -68,9 +71,10 @@ def findings(result: LoopResult) -> Iterator[Finding]:
     for record in result.refused:
         yield Finding("notice", f"{record.remedy}: not kept", f"{_values(record)}: {record.why}")
     if not result.kept:
-        yield Finding("ok", "Nothing worth changing", "every remedy that applies was measured")
+        yield _nothing_kept(result)
     left = f"{result.of_synthetic.ratio:.0%} of the same step on random batches ({result.synthetic})"
-    yield Finding("ok", f"In all {_gain(result)}; it now runs at {left}", f"stopped because {result.stopped}")
+    gained = f"In all {_gain(result)}; it now" if result.kept else "As it was, it"
+    yield Finding("ok", f"{gained} runs at {left}", f"stopped because {result.stopped}")
     if result.looks:
         yield from _left(result.looks[-1], len(result.looks) > 1)
     if result.jpegs:
@@ -80,6 +84,18 @@ def findings(result: LoopResult) -> Iterator[Finding]:
             f"Still decoding JPEGs every time, the best path reaches {result.jpegs} ({share:.0%} of the final run)",
             f"{result.jpegs_config.data_path} with {result.jpegs_config.workers} workers, all else as in the final run",
         )
+
+
+def _nothing_kept(result: LoopResult) -> Finding:
+    """What it means that no change was kept: nothing, where the loop had to stop before all were measured."""
+    if result.stopped == NOTHING_PAYS:
+        return Finding("ok", "Nothing worth changing", "every remedy that applies was measured")
+    tried = len(result.refused)
+    title = (
+        f"None of {counted(tried, 'change')} was kept; others were not measured" if tried else "No change was measured"
+    )
+    fix = "gpuworkshop loop " + ("--budget none" if "budget" in result.stopped else "without --max-changes")
+    return Finding("unknown", title, f"stopped because {result.stopped}", fix)
 
 
 def _kept_finding(record: Record) -> Finding:

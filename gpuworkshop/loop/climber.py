@@ -14,7 +14,7 @@ from gpuworkshop.instruments import memory
 from gpuworkshop.loop import ledger
 from gpuworkshop.loop.budget import Budget
 from gpuworkshop.loop.climb import Request
-from gpuworkshop.loop.climb_result import LoopResult
+from gpuworkshop.loop.climb_result import NOTHING_PAYS, LoopResult
 from gpuworkshop.loop.diagnose import bound, ranked, which_limit
 from gpuworkshop.loop.final import final
 from gpuworkshop.loop.ledger import Record
@@ -69,7 +69,7 @@ class Climb:
         while not (stopped := self.stop()):
             kept = self.next_change(seen)
             if kept is None:
-                stopped = self.stop() or "nothing that is left to try pays"
+                stopped = self.stop() or NOTHING_PAYS
                 break
             before, seen = seen, self.looks[-1]
             moved = which_limit(before) != which_limit(seen)

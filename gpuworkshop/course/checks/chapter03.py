@@ -44,7 +44,10 @@ def tables(mine: Any) -> Found:
     """Judge a pair for each job: a bottleneck and a fix, as ``{"photos": ("loader", "feed"), ...}``."""
     if not isinstance(mine, dict):
         return wrong("no-dict", kind=type(mine).__name__)
-    if any(answer is ... or (isinstance(answer, tuple | list) and ... in answer) for answer in mine.values()):
+    if any(
+        answer is ... or (isinstance(answer, tuple | list) and any(part is ... for part in answer))
+        for answer in mine.values()
+    ):
         return STUB
     if missing := [job for job in JOBS if job not in mine]:
         return wrong("job-missing", job=missing[0])
@@ -56,7 +59,7 @@ def _not_a_pair(job: str, answer: Any) -> Found | None:
     if not isinstance(answer, tuple | list) or len(answer) != 2:
         return wrong("no-pair", job=job, got=repr(answer))
     for word, known in zip(answer, (SIGNS, FIXES), strict=True):
-        if word not in known:
+        if not isinstance(word, str) or word not in known:
             return wrong("unknown-word", job=job, got=repr(word), known=", ".join(known))
     return None
 
@@ -199,8 +202,9 @@ def _wrong_loss(trial: _Trial, loss: Any, before: list) -> Found | None:
     if len(after) != len(before) or not all(map(torch.equal, before, after)):
         return wrong("trains")
     truth = trial.loss(slow_loss)
-    if not torch.allclose(loss, truth, **CLOSE):
-        summed = torch.allclose(loss, truth * SAMPLES, **CLOSE)
+    value = loss.detach().real.to(truth)  # of any type, on any device
+    if not torch.allclose(value, truth, **CLOSE):
+        summed = torch.allclose(value, truth * SAMPLES, **CLOSE)
         return wrong("summed" if summed else "other-loss", got=loss.item(), expected=truth.item(), samples=SAMPLES)
     if not loss.requires_grad:
         return wrong("no-gradient")

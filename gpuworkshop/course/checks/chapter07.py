@@ -46,7 +46,7 @@ def _not_whole(answer: Any, expected: dict[str, str], what: str, known: tuple[st
         if isinstance(answer[name], list | tuple | set):
             several = ", ".join(map(str, answer[name]))
             return wrong("two-at-once" if what == "job" else "unknown-word", **_named(what, name, several, known))
-        if answer[name] not in known:
+        if not isinstance(answer[name], str) or answer[name] not in known:
             return wrong("unknown-word", **_named(what, name, repr(answer[name]), known))
     return None
 
