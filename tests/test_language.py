@@ -19,8 +19,8 @@ QUICK = Plan(block_seconds=0.02, min_rounds=4, budget_seconds=0.3)
 @pytest.fixture(autouse=True)
 def small(monkeypatch) -> configs.Preset:
     """A smaller tiny GPT, which learns in a second."""
-    text = msgspec.structs.replace(configs.GPT_TINY.text, context=16, width=32, sequences=512)
-    preset = msgspec.structs.replace(configs.GPT_TINY, text=text, learning_samples=1600, learning_rate=1e-2)
+    text = msgspec.structs.replace(configs.PRESETS["gpt-tiny"].text, context=16, width=32, sequences=512)
+    preset = msgspec.structs.replace(configs.PRESETS["gpt-tiny"], text=text, learning_samples=1600, learning_rate=1e-2)
     monkeypatch.setitem(configs.PRESETS, "gpt-tiny", preset)
     return preset
 
@@ -58,7 +58,7 @@ def test_it_is_learned_and_a_learning_rate_of_zero_fails_the_gate(small, monkeyp
 
 
 def test_nothing_of_the_future_is_seen() -> None:
-    model = GPT(configs.GPT_TINY.text).eval()
+    model = GPT(configs.PRESETS["gpt-tiny"].text).eval()
     tokens = torch.randint(0, ALPHABET, (1, 10))
     other = tokens.clone()
     other[0, 7:] = (other[0, 7:] + 1) % ALPHABET
@@ -121,7 +121,7 @@ def test_checkpointing_a_network_with_nothing_worth_it_is_refused() -> None:
 
 def test_no_remedy_for_pictures_is_proposed_for_text() -> None:
     facts = Facts(cpus=2, card=True, knee=lambda config: 64, pictures=False)
-    start = configs.GPT_TINY.start
+    start = configs.PRESETS["gpt-tiny"].start
     proposed = {remedy.id: proposals(remedy, start, facts) for remedy in remedies()}
     assert not (proposed["pre-decode"] or proposed["card-decode"] or proposed["channels-last"])
     assert proposed["rare-loss"] == (start.with_(reads_loss="rarely"),)

@@ -264,7 +264,9 @@ def cache(tmp_path_factory):
 @pytest.fixture
 def small(cache, monkeypatch) -> configs.Preset:
     """The tiny preset with few pictures, kept for all tests here."""
-    preset = msgspec.structs.replace(configs.TINY, pictures=msgspec.structs.replace(configs.TINY.pictures, count=192))
+    preset = msgspec.structs.replace(
+        configs.PRESETS["tiny"], pictures=msgspec.structs.replace(configs.PRESETS["tiny"].pictures, count=192)
+    )
     monkeypatch.setitem(configs.PRESETS, "tiny", preset)
     monkeypatch.setattr(pictures, "HELD_OUT", 64)
     monkeypatch.setenv("GPUWORKSHOP_CACHE", str(cache))

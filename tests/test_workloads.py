@@ -29,7 +29,7 @@ def cache(tmp_path_factory) -> Path:
 def small(cache, monkeypatch) -> Preset:
     """The tiny preset with few pictures, kept for all tests here."""
     preset = msgspec.structs.replace(
-        configs.TINY, pictures=msgspec.structs.replace(configs.TINY.pictures, count=PICTURES)
+        configs.PRESETS["tiny"], pictures=msgspec.structs.replace(configs.PRESETS["tiny"].pictures, count=PICTURES)
     )
     monkeypatch.setitem(configs.PRESETS, "tiny", preset)
     monkeypatch.setattr(pictures, "HELD_OUT", HELD_OUT)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
+import tomllib
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -48,8 +50,8 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checkpointing: bool = False
     """Activations are computed again in the backward pass instead of kept."""
     reads_loss: ReadsLoss = "rarely"
-    """What the host reads in each step, and so waits for: nothing, the loss, each gradient's norm too, all outputs too.
-    """
+    """What the host reads in each step, and so waits for: the loss, nothing, or the loss and the largest output of
+    each sample, one by one, or the loss and all outputs."""
     transform: Transform = "device"
     """Where pre-decoded pictures are cropped: a batch at once on the device, or one after the other on the host."""
     calls: Calls = "a batch"
@@ -104,7 +106,7 @@ def changed(before: TrainConfig, after: TrainConfig) -> tuple[str, ...]:
     return tuple(name for name in TrainConfig.__struct_fields__ if getattr(before, name) != getattr(after, name))
 
 
-class PictureSizes(msgspec.Struct, frozen=True):
+class PictureSizes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How large a set of pictures is: side that the model sees and side of a pre-decoded one in pixels, and count."""
 
     px: int
@@ -112,7 +114,7 @@ class PictureSizes(msgspec.Struct, frozen=True):
     count: int
 
 
-class TextSizes(msgspec.Struct, frozen=True):
+class TextSizes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How large a GPT and its text are: blocks, width, heads, tokens of context, vocabulary; sequences to train on."""
 
     blocks: int
@@ -123,7 +125,7 @@ class TextSizes(msgspec.Struct, frozen=True):
     sequences: int
 
 
-class Preset(msgspec.Struct, frozen=True):
+class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A workload of fixed size: model, data, learning rate, and the naive start of the loop.
 
     Either ``pictures`` or ``text`` is given.
@@ -134,7 +136,7 @@ class Preset(msgspec.Struct, frozen=True):
     learning_rate: float
     learning_samples: int
     """Samples that a run trains on before the gate looks at its loss."""
-    threads: int | None
+    threads: int | None = None
     """Threads of the training process; None leaves PyTorch's choice."""
     pictures: PictureSizes | None = None
     text: TextSizes | None = None
@@ -154,40 +156,10 @@ class Preset(msgspec.Struct, frozen=True):
         return f"{self.model}, {self.text.blocks} blocks of width {self.text.width}, {self.text.context} tokens"
 
 
-TINY = Preset("tiny", "small-cnn", 3e-3, 1600, threads=1, pictures=PictureSizes(64, 72, 1024))
-CARD = Preset("card", "resnet50", 1e-3, 4096, threads=None, pictures=PictureSizes(224, 256, 4096), needs_card=True)
-GPT_TINY = Preset(
-    "gpt-tiny",
-    "tiny GPT",
-    3e-3,
-    8192,
-    threads=1,
-    text=TextSizes(blocks=2, width=64, heads=2, context=32, vocabulary=16, sequences=8192),
-    start=TrainConfig(batch_size=8, reads_loss="each step"),
-)
-GPT = Preset(
-    "gpt",
-    "GPT",
-    3e-4,
-    4096,
-    threads=None,
-    text=TextSizes(blocks=12, width=1024, heads=16, context=512, vocabulary=32_768, sequences=4096),
-    needs_card=True,
-    start=TrainConfig(batch_size=16),
-)
-CARD_SMALL = Preset(
-    "card-small", "small-cnn", 3e-3, 4096, threads=None, pictures=PictureSizes(224, 256, 4096), needs_card=True
-)
-GPT_SMALL = Preset(
-    "gpt-small",
-    "small GPT",
-    1e-3,
-    2048,
-    threads=1,
-    text=TextSizes(blocks=2, width=256, heads=4, context=64, vocabulary=256, sequences=2048),
-    start=TrainConfig(batch_size=16),
-)
-PRESETS = {preset.name: preset for preset in (TINY, CARD, GPT_TINY, GPT, CARD_SMALL, GPT_SMALL)}
+PRESETS: dict[str, Preset] = {
+    name: msgspec.convert({"name": name, **preset}, Preset)
+    for name, preset in tomllib.loads(Path(__file__).with_name("presets.toml").read_text("utf-8")).items()
+}
 
 CLASSES = 8
 HELD_OUT = 512

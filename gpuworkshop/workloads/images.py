@@ -23,8 +23,8 @@ from torchvision.io import ImageReadMode, decode_jpeg
 from torchvision.models import resnet50
 from torchvision.transforms import v2
 
-from gpuworkshop.numbers import counted
 from gpuworkshop.workloads.config import Job, TrainConfig
+from gpuworkshop.workloads.loading import loader_settings, need_full_batch
 from gpuworkshop.workloads.pictures import PictureFault, Pictures, held_out_set, open_rgb, pre_decode, training_set
 from gpuworkshop.workloads.ranks import Rank, order
 
@@ -101,28 +101,17 @@ def loader(config: TrainConfig, job: Job, pictures: Pictures, rank: Rank | None 
         raise ValueError(
             "the folder has 1 picture, and every fifth is held out, the first among them: nothing to train on"
         )
-    share = len(pictures) // (rank.size if rank else 1)
-    if share < config.batch_size:
-        has = "the data set has" if rank is None else f"each of {rank.size} ranks has"
-        raise ValueError(
-            f"{has} {counted(share, 'picture')}, fewer than one batch of {config.batch_size}: "
-            f"no full batch to train on; use batch_size <= {share}"
-        )
-    knobs = dict(
-        num_workers=config.workers,
-        pin_memory=config.pin_memory,
-        persistent_workers=config.persistent_workers,
-        prefetch_factor=config.prefetch_factor,
-    )
+    need_full_batch("the data set", len(pictures), "picture", config.batch_size, rank)
+    settings = loader_settings(config)
     if config.data_path == "pre-decoded":
         rows = Decoded(pre_decode(pictures, job.sizes.pictures.stored_px), pictures.labels, job.wait_seconds)
         batches = BatchSampler(order(rows, rank, job.seed), config.batch_size, drop_last=True)
-        return DataLoader(rows, sampler=batches, batch_size=None, **knobs)
+        return DataLoader(rows, sampler=batches, batch_size=None, **settings)
     if config.data_path == "card-decode":
-        files, knobs["collate_fn"] = JpegBytes(pictures, job.wait_seconds), packed
+        files, settings["collate_fn"] = JpegBytes(pictures, job.wait_seconds), packed
     else:
         files = JpegFiles(pictures, job.sizes.pictures.px, job.wait_seconds)
-    return DataLoader(files, config.batch_size, sampler=order(files, rank, job.seed), drop_last=True, **knobs)
+    return DataLoader(files, config.batch_size, sampler=order(files, rank, job.seed), drop_last=True, **settings)
 
 
 class Prepare:

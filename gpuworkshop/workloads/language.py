@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
 from gpuworkshop.workloads.config import HELD_OUT, Job, TextSizes, TrainConfig
+from gpuworkshop.workloads.loading import loader_settings, need_full_batch
 from gpuworkshop.workloads.ranks import Rank, order
 
 ALPHABET = 16
@@ -125,23 +126,14 @@ class TextTask:
             if getattr(config, name) != only:
                 raise ValueError(f"{name} {getattr(config, name)} is for pictures, and {job.preset} trains on text")
         self.config, self.job, self.device, self.sizes = config, job, device, job.sizes.text
-        share = self.sizes.sequences // (rank.size if rank else 1)
-        if share < config.batch_size:
-            has = "the text has" if rank is None else f"each of {rank.size} ranks has"
-            raise ValueError(
-                f"{has} {share} sequences, fewer than one batch of {config.batch_size}: "
-                f"no full batch to train on; use batch_size <= {share}"
-            )
+        need_full_batch("the text", self.sizes.sequences, "sequence", config.batch_size, rank)
         text = MadeUpText(self.sizes.sequences, self.sizes.context)
         self.loader = DataLoader(
             text,
             config.batch_size,
             sampler=order(text, rank, job.seed),
             drop_last=True,
-            num_workers=config.workers,
-            pin_memory=config.pin_memory,
-            persistent_workers=config.persistent_workers,
-            prefetch_factor=config.prefetch_factor,
+            **loader_settings(config),
         )
 
     def prepare(self, batch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -159,7 +151,7 @@ class TextTask:
         return nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten())
 
     def random_batch(self, size: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """A batch of evenly drawn tokens, shaped like a prepared one, on the device; by default of the config's size."""
+        """A batch of evenly drawn tokens, shaped like a prepared one, on the device; usually of the config's size."""
         shape = (size or self.config.batch_size, self.sizes.context + 1)
         return self.prepare(torch.randint(0, ALPHABET, shape, device=self.device))
 

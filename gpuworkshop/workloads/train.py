@@ -28,6 +28,7 @@ from torch.utils.data import DataLoader
 from gpuworkshop.machine.gpus import default_device
 from gpuworkshop.workloads import tf32
 from gpuworkshop.workloads.config import PRESETS, Job, TrainConfig
+from gpuworkshop.workloads.habits import Reader, loss_by_sample
 from gpuworkshop.workloads.images import PictureTask
 from gpuworkshop.workloads.language import TextTask
 from gpuworkshop.workloads.ranks import Rank, begin_epoch, joined, launched, own_device
@@ -49,9 +50,7 @@ class Training:
         self.loader: DataLoader = self.task.loader
         self.prepare = self.task.prepare
         self.model = self.task.network()
-        self.outputs = None
-        if config.reads_loss in ("with samples", "with outputs"):
-            self.model.register_forward_hook(self._keep_outputs)
+        self.read = Reader(config.reads_loss, self.model)
         self.run = DistributedDataParallel(self.model, process_group=rank.group) if rank else self.model
         if config.compiled:
             self.run = torch.compile(self.run)
@@ -70,29 +69,11 @@ class Training:
     def step(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Forward, backward, update; returns the loss, still on the device."""
         self.optimizer.zero_grad(set_to_none=True)
-        loss = self.loss(x, y) if self.config.calls == "a batch" else self.loss_by_sample(x, y)
+        loss = self.loss(x, y) if self.config.calls == "a batch" else loss_by_sample(self.loss, x, y)
         loss.backward()
         self.optimizer.step()
         self.read(loss)
         return loss.detach()
-
-    def loss_by_sample(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """The same mean from one call for each sample: as many times the small operations, for the same result."""
-        return torch.stack([self.loss(x[n : n + 1], y[n : n + 1]) for n in range(len(x))]).mean()
-
-    def read(self, loss: torch.Tensor) -> None:
-        """Read on the host what the config says, as a script does that logs in every step."""
-        if self.config.reads_loss == "rarely":
-            return
-        loss.item()  # the host waits here until the card has done everything
-        if self.config.reads_loss == "with samples":
-            for sample in self.outputs:
-                sample.max().item()  # and here again, once for each sample
-        elif self.config.reads_loss == "with outputs":
-            self.outputs = self.outputs.cpu()
-
-    def _keep_outputs(self, model: torch.nn.Module, inputs: tuple, outputs: torch.Tensor) -> None:
-        self.outputs = outputs.detach()
 
     def learn_at(self, share: float) -> None:
         """Set the learning rate to a share of the preset's."""
