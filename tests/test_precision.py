@@ -24,10 +24,10 @@ from gpuworkshop.instruments.precision_support import of_card, of_cpu, support
 from gpuworkshop.timing import Plan, Rate
 from gpuworkshop.workloads import config as configs
 from gpuworkshop.workloads import tf32
-from gpuworkshop.workloads.config import GPT_TINY, Job
+from gpuworkshop.workloads.config import PRESETS, Job
 
 QUICK = Plan(block_seconds=0.02, budget_seconds=0.2)
-START = GPT_TINY.start.with_(reads_loss="rarely")
+START = PRESETS["gpt-tiny"].start.with_(reads_loss="rarely")
 GPT_JOB = Job("gpt-tiny")
 
 
@@ -279,7 +279,9 @@ def test_the_arms_of_a_built_in_run_end_near_each_other(id) -> None:
 
 def test_an_arm_that_a_workload_has_not_is_left_out_with_the_reason(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("GPUWORKSHOP_CACHE", str(tmp_path))
-    small = msgspec.structs.replace(configs.TINY, pictures=msgspec.structs.replace(configs.TINY.pictures, count=64))
+    small = msgspec.structs.replace(
+        configs.PRESETS["tiny"], pictures=msgspec.structs.replace(configs.PRESETS["tiny"].pictures, count=64)
+    )
     monkeypatch.setitem(configs.PRESETS, "tiny", small)
     monkeypatch.setattr("gpuworkshop.instruments.precision_measured.plan_for", lambda device: QUICK)
     result = precision.in_child(precision.Request(config=small.start, job=Job()), Tell())
@@ -290,7 +292,7 @@ def test_an_arm_that_a_workload_has_not_is_left_out_with_the_reason(monkeypatch,
 
 
 def test_every_arm_is_judged_against_fp32_at_equal_samples(monkeypatch) -> None:
-    few = msgspec.structs.replace(GPT_TINY, learning_samples=512, learning_rate=1e-2)
+    few = msgspec.structs.replace(PRESETS["gpt-tiny"], learning_samples=512, learning_rate=1e-2)
     monkeypatch.setitem(configs.PRESETS, "gpt-tiny", few)
     monkeypatch.setattr("gpuworkshop.instruments.precision_measured.plan_for", lambda device: QUICK)
     request = precision.Request(config=START, job=GPT_JOB, arms=("fp32", "fp16"), learn=True, device="cpu")
@@ -308,7 +310,8 @@ def test_every_arm_is_judged_against_fp32_at_equal_samples(monkeypatch) -> None:
 def test_what_autograd_keeps_is_counted_once_and_let_go() -> None:
     weight = torch.randn(50, 50, requires_grad=True)
     x = torch.randn(10, 50)
-    with precision_memory.Saved([x]) as saved:
+    saved = precision_memory.Saved([x])
+    with saved:
         hidden = (x @ weight.t()).exp()  # keeps exp's result; not the batch, not the weight behind a view
         assert saved.peak == hidden.numel() * 4
         twice = hidden * hidden  # keeps the same memory again

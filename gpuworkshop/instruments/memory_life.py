@@ -16,13 +16,13 @@ from gpuworkshop.instruments.memory_beside import Beside
 from gpuworkshop.instruments.memory_result import Moment
 
 
-class Kept:
+class Kept(torch.autograd.graph.saved_tensors_hooks):
     """What autograd saves for the backward pass, apart from ``known`` tensors. As a context it looks on."""
 
     def __init__(self, known: Iterable[torch.Tensor]):
+        super().__init__(self._pack, lambda tensor: tensor)
         self._known = {tensor.untyped_storage().data_ptr() for tensor in known}
         self._seen: dict[int, tuple[StorageWeakRef, int]] = {}
-        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.layout is torch.strided:
@@ -35,13 +35,6 @@ class Kept:
     def bytes(self) -> int:
         """Of those that are still there."""
         return sum(size for reference, size in self._seen.values() if not reference.expired())
-
-    def __enter__(self) -> Kept:
-        self._hooks.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._hooks.__exit__(*error)
 
 
 class Life:

@@ -10,7 +10,7 @@ import torch
 from gpuworkshop.instruments.precision_result import StepMemory
 
 
-class Saved:
+class Saved(torch.autograd.graph.saved_tensors_hooks):
     """As a context: the most bytes that autograd holds for backward passes at any time, each piece of memory once.
 
     Weights and the batch count as nothing: they are there anyway. Inside a checkpointed part nothing is held, and
@@ -18,10 +18,10 @@ class Saved:
     """
 
     def __init__(self, batch: Iterable[torch.Tensor] = ()) -> None:
+        super().__init__(self._pack, lambda held: held.tensor)
         self.peak, self._now = 0, 0
         self.there = {tensor.untyped_storage().data_ptr() for tensor in batch}
         self._holders: dict[int, int] = {}
-        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda held: held.tensor)
 
     def _pack(self, tensor: torch.Tensor) -> _Held:
         held = _Held(self, tensor)
@@ -38,13 +38,6 @@ class Saved:
         if not self._holders[key]:
             del self._holders[key]
             self._now -= size
-
-    def __enter__(self) -> Saved:
-        self._hooks.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._hooks.__exit__(*error)
 
 
 class _Held:
@@ -69,7 +62,8 @@ def of_step(step: Callable[[Any], Any], batch: Any, device: str, below: int = 0)
     ``below``: bytes in tensors on the card that are none of this arm's.
     """
     if not device.startswith("cuda"):
-        with Saved(tensors_in(batch)) as saved:
+        saved = Saved(tensors_in(batch))
+        with saved:
             step(batch)
         return StepMemory(saved.peak, None, "saved tensors")
     torch.cuda.synchronize(device)
