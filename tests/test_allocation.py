@@ -127,8 +127,6 @@ def test_a_job_is_what_its_variables_say() -> None:
     assert found == Job(
         "61000001", "train", "gpu", "n[01-02]", 2, "n02", "b200:2 per node", 2, "5,6", 8, 16, 4, 1800003600, "batch"
     )
-    assert found.seconds_left(1_800_000_000) == 3600
-    assert found.seconds_left(1_900_000_000) == 0
 
 
 def test_outside_of_a_job_there_is_none() -> None:
@@ -138,7 +136,7 @@ def test_outside_of_a_job_there_is_none() -> None:
 
 def test_a_job_that_says_only_its_number() -> None:
     found = job({"SLURM_JOB_ID": "7"})
-    assert found == Job("7") and found.seconds_left() is None
+    assert found == Job("7") and found.ends is None
 
 
 @pytest.mark.parametrize(

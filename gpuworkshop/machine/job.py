@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Mapping
 from typing import Literal
 
@@ -37,10 +36,6 @@ class Job(msgspec.Struct, frozen=True):
     ends: float | None = None
     """When its time is over, in seconds of the system's clock."""
     kind: Literal["batch", "interactive", "OnDemand", "unknown"] = "unknown"
-
-    def seconds_left(self, now: float | None = None) -> float | None:
-        """Seconds until Slurm ends the job, 0 when that has passed; None where it is not known."""
-        return None if self.ends is None else max(0.0, self.ends - (time.time() if now is None else now))
 
 
 def job(env: Mapping[str, str] = os.environ) -> Job | None:
