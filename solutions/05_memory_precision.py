@@ -405,8 +405,8 @@ quiz.ask("05_memory_precision", "first-cure")
 # ## Claimed and measured
 #
 # In the row of the doubled batch, *1.97x at 8* says that from 8 to 16 samples throughput rose 1.97 times. It has the
-# first doubling and the last one that was measured. `gpuworkshop claims` has all that the workshop states, each with its
-# verdict.
+# first doubling and the last one that was measured. `gpuworkshop claims` has all that the workshop states, each with
+# its verdict.
 
 # %% beside
 recorded = tuple(replay.load(what) for what in ("precision", "batches", "ceiling"))
