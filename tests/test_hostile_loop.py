@@ -10,7 +10,7 @@ from test_chapter07 import child, looked  # noqa: F401  the fixture
 from test_loop import World, climbed, result  # noqa: F401  the fixture
 from torch.nn.functional import cross_entropy
 
-from gpuworkshop.course import exercise
+from gpuworkshop.course import calls, exercise, rungs
 from gpuworkshop.course.checks import chapter03, chapter07
 from gpuworkshop.loop import climb
 from gpuworkshop.loop.climb_result import NOTHING_PAYS
@@ -87,3 +87,15 @@ def test_after_the_answer_the_round_can_go_on_and_the_answer_with_it(child) -> N
     first, again = job.choose("workers"), job.choose("workers", "workers")
     assert first.tone == "right" and "nothing to change" in str(again)
     assert "No change was measured yet" in before and "1 change measured, 1 kept" in str(job.answer())
+
+
+@pytest.mark.parametrize("command", [None, "", "  ", 3])
+def test_no_command_has_no_rungs(command) -> None:
+    with pytest.raises(ValueError, match="command is .*: your line as you type it"):
+        rungs.lines(command)
+
+
+@pytest.mark.parametrize("samples", [0, -1, "10", 2.5, None])
+def test_calls_over_no_number_of_samples_are_refused_before_anything_runs(samples) -> None:
+    with pytest.raises(ValueError, match="samples is"):
+        calls.measure(pytest.fail, pytest.fail, samples)

@@ -78,6 +78,8 @@ def measure(
     from gpuworkshop.machine.conditions import conditions
     from gpuworkshop.machine.gpus import default_device
 
+    if not isinstance(samples, int) or samples < 1:
+        raise ValueError(f"samples is {samples!r:.60}: how many samples each function works on, 1 or more")
     device = device or default_device()
     plan = plan or (ON_CPU if device == "cpu" else plan_for(device))
     arms = (_Way(EACH, each, samples), _Way(TOGETHER, together, samples))

@@ -23,9 +23,12 @@ ALLOWED = {
 def lines(command: str, seen: ProfileResult | None = None) -> Note:
     """The lines of Nsight Systems and Nsight Compute for a command of the learner's.
 
-    The second one looks at the first kernel of ``seen``, or at any. ValueError for a command whose quotes do not close.
+    The second one looks at the first kernel of ``seen``, or at any. ValueError for a command whose quotes do not close,
+    and for none.
     """
-    words = shlex.split(command)
+    words = shlex.split(command) if isinstance(command, str) else []  # of None it would read stdin
+    if not words:
+        raise ValueError(f"command is {command!r:.60}: your line as you type it, such as 'python train.py'")
     kernels = seen.sums.top_kernels if seen else ()
     kernel = short(kernels[0].name).partition(" ")[0] if kernels else ""
     counters = ALLOWED[nsight.counters_allowed()]
