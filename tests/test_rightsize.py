@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -254,7 +255,7 @@ def test_what_is_no_result_is_one_line(tmp_path: Path, text: str) -> None:
     assert "\n" not in str(said.value) and "x.json" in str(said.value)
 
 
-words = st.text(st.characters(codec="utf-8", exclude_characters="\n\r\0", exclude_categories=("Cs",)), max_size=12)
+words = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc", "Zl", "Zp")), max_size=12)
 own = st.one_of(
     st.just(()),
     st.lists(words, max_size=4).map(lambda rest: ("train.py", *rest)),
@@ -266,7 +267,7 @@ inputs = st.fixed_dictionaries(
     optional={
         "script": own,
         "data": some(st.just("/scratch/$USER/d"), words),
-        "steps": st.integers(1, 10**7),
+        "steps": st.integers(1, 40_000),
         "step_ms": st.floats(0.1, 2000),
         "cards": st.integers(1, 8),
         "workers": st.integers(0, 64),
@@ -320,6 +321,21 @@ def script_cards(script: JobScript) -> int:
     return int(directives(script)["gres"].rpartition(":")[2])
 
 
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(words, min_size=1, max_size=4))
+def test_the_words_of_a_training_reach_it_as_they_are(rest: list[str]) -> None:
+    script = written(script=("train.py", *(word.replace("$", "") for word in rest)))
+    [line] = [line for line in script.text().splitlines() if line.startswith("python train.py")]
+    assert shlex.split(line) == ["python", "train.py", *(word.replace("$", "") for word in rest)]
+
+
+def test_variables_in_a_training_stay_variables() -> None:
+    assert (
+        "python train.py --data \"$DATA\" --name 'a b'"
+        in written(script=("train.py", "--data", "$DATA", "--name", "a b")).text()
+    )
+
+
 def test_shellcheck_finds_nothing(tmp_path: Path) -> None:
     for number, asked in enumerate(({}, {"cards": 4}, {"data": "/d/$USER", "script": ("train.py", "--data", "$DATA")})):
         file = tmp_path / f"{number}.sbatch"
@@ -362,6 +378,7 @@ def test_the_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
         (["--name", "a b"], "--name"),
         (["--steps", "1000000000000", "--step-ms", "1000"], "longer than a year"),
         (["--out", "."], "--out"),
+        (["--", "train.py", "a\x1eb"], "control characters"),
     ],
 )
 def test_bad_input_is_one_line(words: list[str], says: str, capsys: pytest.CaptureFixture) -> None:

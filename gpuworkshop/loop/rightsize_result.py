@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import unicodedata
 
 import msgspec
 
@@ -44,8 +45,9 @@ class Asked(msgspec.Struct, frozen=True):
             raise ValueError(f"--workers is {self.workers}: between 0 and {MOST['workers']}")
         if self.step_ms is not None and not 0 < self.step_ms < 1e9:
             raise ValueError(f"--step-ms is {self.step_ms:g}: above 0 and below 1e9")
-        if any(char in word for word in (*self.script, self.data) for char in "\n\r\0"):
-            raise ValueError("a command line has no line breaks")
+        said = "".join((*self.script, self.data))
+        if any(unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") for char in said):
+            raise ValueError("the training and --data are one line of a script: no line breaks or control characters")
 
 
 class Choice(msgspec.Struct, frozen=True):
