@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from mistakes import assert_mistake
 
 from gpuworkshop.course import exercise, material, progress, quiz
 from gpuworkshop.course.checks import chapter02
@@ -73,7 +74,7 @@ def test_a_right_mean_is_done(answer: Callable) -> None:
 
 @pytest.mark.parametrize("mistake", AVERAGE_WRONG)
 def test_a_wrong_mean_gets_its_own_hint(mistake: str) -> None:
-    assert_mistake("average", mistake, AVERAGE_WRONG[mistake])
+    assert_mistake(CHAPTER, "average", mistake, AVERAGE_WRONG[mistake])
 
 
 def test_the_mean_of_nothing_by_the_standard_library_is_found_too() -> None:
@@ -139,7 +140,7 @@ def test_four_right_pairs_are_done() -> None:
 
 @pytest.mark.parametrize("mistake", QUADRANTS_WRONG)
 def test_a_wrong_pair_gets_its_own_hint(mistake: str) -> None:
-    assert_mistake("quadrants", mistake, QUADRANTS_WRONG[mistake])
+    assert_mistake(CHAPTER, "quadrants", mistake, QUADRANTS_WRONG[mistake])
 
 
 @pytest.mark.parametrize("job", RIGHT)
@@ -154,14 +155,6 @@ def test_a_half_filled_table_is_no_try() -> None:
     for stub in (dict.fromkeys(RIGHT, ...), RIGHT | {"night_run": ...}, RIGHT | {"night_run": ("top right", ...)}):
         assert not exercise.open(CHAPTER, "quadrants").check(stub).attempted
     assert progress.tally(CHAPTER, "exercise", "quadrants") == progress.Tally()
-
-
-def assert_mistake(id: str, mistake: str, wrong: Any) -> None:
-    """The answer fails with exactly this mistake, in the words of the exercise's file."""
-    result = exercise.open(CHAPTER, id).check(wrong)
-    assert (result.done, result.attempted, result.mistake) == (False, True, mistake)
-    assert len(result.hint) > 20 and "{" not in result.says.replace(str(wrong), "")
-    assert "✗ Not done yet" in str(result)
 
 
 TESTED = {"average": AVERAGE_WRONG, "quadrants": QUADRANTS_WRONG}

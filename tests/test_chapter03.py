@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from mistakes import assert_mistake
 
 torch = pytest.importorskip("torch", reason="chapter 3 profiles PyTorch")
 
@@ -70,7 +71,7 @@ def test_five_right_pairs_are_done() -> None:
 
 @pytest.mark.parametrize("mistake", TABLES_WRONG)
 def test_a_wrong_pair_gets_its_own_hint(mistake: str) -> None:
-    assert_mistake("tables", mistake, TABLES_WRONG[mistake])
+    assert_mistake(CHAPTER, "tables", mistake, TABLES_WRONG[mistake])
 
 
 @pytest.mark.parametrize("job", RIGHT)
@@ -169,7 +170,7 @@ def test_a_right_loss_is_done_and_faster(answer: Callable) -> None:
 
 @pytest.mark.parametrize("mistake", BATCHED_WRONG)
 def test_a_wrong_loss_gets_its_own_hint(mistake: str) -> None:
-    assert_mistake("batched", mistake, BATCHED_WRONG[mistake])
+    assert_mistake(CHAPTER, "batched", mistake, BATCHED_WRONG[mistake])
 
 
 @pytest.mark.parametrize(
@@ -178,7 +179,7 @@ def test_a_wrong_loss_gets_its_own_hint(mistake: str) -> None:
 def test_what_is_not_faster_is_not_done(mistake: str, verdict: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     comparison = Comparison(1.01, 0.98, 1.04, 8, 0.04, verdict)
     monkeypatch.setattr(chapter03._Trial, "compare", lambda trial, function: comparison)
-    assert_mistake("batched", mistake, right_loss)
+    assert_mistake(CHAPTER, "batched", mistake, right_loss)
 
 
 @pytest.mark.parametrize("stub", [..., lambda model, images, classes: ...])
@@ -194,14 +195,6 @@ def test_the_given_loss_of_the_notebook_is_that_of_the_check() -> None:
     exec(compile(ast.Module([shown], []), CHAPTER, "exec"), names)
     trial = chapter03._Trial()
     assert torch.equal(trial.loss(names["slow_loss"]), trial.loss(chapter03.slow_loss)) and trial.calls == 32
-
-
-def assert_mistake(id: str, mistake: str, wrong: Any) -> None:
-    """The answer fails with exactly this mistake, in the words of the exercise's file."""
-    result = exercise.open(CHAPTER, id).check(wrong)
-    assert (result.done, result.attempted, result.mistake) == (False, True, mistake)
-    assert len(result.hint) > 20 and "{" not in result.says.replace(str(wrong), "")
-    assert "✗ Not done yet" in str(result)
 
 
 TESTED = {"tables": {*TABLES_WRONG}, "batched": {*BATCHED_WRONG, "no-difference", "no-verdict"}}
