@@ -14,7 +14,7 @@ verbs = App(name="job", help="A job's script before it runs, and its report card
 app.command(verbs)
 
 Site = Annotated[str | None, Parameter(name=["--site"], show_default=False)]
-Files = Annotated[tuple[str, ...], Parameter(name=["--from"], consume_multiple=True, show_default=False)]
+Files = Annotated[tuple[str, ...], Parameter(name=["--from"], negative="", consume_multiple=True, show_default=False)]
 Ledger = Annotated[bool, Parameter(name=["--ledger"], negative="--no-ledger", show_default=False)]
 Given = Annotated[str | None, Parameter(show_default=False)]
 

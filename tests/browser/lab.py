@@ -59,13 +59,15 @@ def skip_where_a_part_is_missing() -> None:
 
 
 @contextmanager
-def server(root: Path, home: Path, *, widget_manager: bool = True) -> Iterator[str]:
+def server(
+    root: Path, home: Path, *, widget_manager: bool = True, python: str = sys.executable, **env: str
+) -> Iterator[str]:
     """Run JupyterLab on the notebooks in `root`; gives its address. All that it and the learner write
-    goes to `home`. Ends it, and its kernels, in any case."""
+    goes to `home`. Ends it, and its kernels, in any case. `python` is that of the server's environment."""
     _configure(home, widget_manager)
     port = _free_port()
     with (home / "log").open("wb") as log:
-        process = subprocess.Popen(_command(root, port), env=_environment(home), stdout=log, stderr=log)
+        process = subprocess.Popen(_command(root, port, python), env=_environment(home) | env, stdout=log, stderr=log)
         try:
             address = f"http://127.0.0.1:{port}{BASE_URL}"
             _wait(address, process, home / "log")
@@ -83,7 +85,7 @@ def _configure(home: Path, widget_manager: bool) -> None:
     set_option(home, "apputils-extension/notification", **quiet)
     set_option(home, "notebook-extension/tracker", windowingMode="none")  # render what is out of sight too
     page = home / "config" / "labconfig" / "page_config.json"
-    page.parent.mkdir(parents=True)
+    page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(json.dumps({"disabledExtensions": {MANAGER: not widget_manager}}))
 
 
@@ -108,9 +110,9 @@ def _environment(home: Path) -> dict[str, str]:
     return {**os.environ, **paths, "PYTHONPATH": str(REPOSITORY), "JUPYTER_TOKEN": TOKEN}
 
 
-def _command(root: Path, port: int) -> list[str]:
+def _command(root: Path, port: int, python: str) -> list[str]:
     return [
-        *(sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1"),
+        *(python, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1"),
         *(f"--port={port}", "--ServerApp.port_retries=0"),
         *(f"--ServerApp.base_url={BASE_URL}", f"--ServerApp.root_dir={root}", "--LabApp.news_url=None"),
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
