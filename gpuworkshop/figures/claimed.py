@@ -43,7 +43,7 @@ def claimed(strips: Sequence[Strip], origin: Origin) -> Figure:
         drawing.text(x, bottom + 16, tick(value), "middle", SMALL, quiet=True)
     for place, strip in enumerate(strips):
         _draw(drawing, strip, 8.0 + _STEP * (place + 0.5))
-    title = "measured over claimed (log scale; band: what was claimed)"
+    title = "measured over claimed (log scale; band: claimed; a dot at an end lies beyond it)"
     drawing.text((_LEFT + _RIGHT) / 2, bottom + 34, title, "middle", bold=True)
     return drawing.figure(bottom + 60, origin, _alt(strips), _text(strips))
 
