@@ -19,7 +19,7 @@ from gpuworkshop.instruments.memory_ceiling import probe_in
 from gpuworkshop.instruments.memory_room import CardRoom
 from gpuworkshop.numbers import amount
 from gpuworkshop.workloads import images, language
-from gpuworkshop.workloads.config import CARD, GPT
+from gpuworkshop.workloads.config import PRESETS
 
 DEVICE = "cuda:0"
 FINE = 400
@@ -42,7 +42,7 @@ def trained(model: torch.nn.Module, loss: Callable[[int], torch.Tensor]) -> Call
 
 def resnet50() -> Callable[[int], None]:
     """The network of the preset card, channels last, on noise."""
-    px = CARD.pictures.px
+    px = PRESETS["card"].pictures.px
     model = images.network("resnet50", 8).to(DEVICE, memory_format=torch.channels_last)
 
     def loss(batch: int) -> torch.Tensor:
@@ -54,7 +54,7 @@ def resnet50() -> Callable[[int], None]:
 
 def gpt() -> Callable[[int], None]:
     """The GPT of the preset gpt."""
-    sizes = GPT.text
+    sizes = PRESETS["gpt"].text
     model = language.GPT(sizes).to(DEVICE)
 
     def loss(batch: int) -> torch.Tensor:

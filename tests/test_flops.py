@@ -10,10 +10,11 @@ from gpuworkshop.instruments.flops import Flops, Peak
 from gpuworkshop.machine import specs
 from gpuworkshop.timing import Clock, Rate
 from gpuworkshop.workloads import tf32
-from gpuworkshop.workloads.config import GPT_TINY, Job
+from gpuworkshop.workloads.config import PRESETS, Job
 from gpuworkshop.workloads.train import build
 
 GIB = 2**30
+GPT_TINY = PRESETS["gpt-tiny"]
 START, SHAPE = GPT_TINY.start, GPT_TINY.text
 TOKENS = START.batch_size * SHAPE.context
 

@@ -19,6 +19,7 @@ from gpuworkshop.instruments.memory_ceiling import STEPS, Limits, Search, probe_
 from gpuworkshop.instruments.memory_faults import Fault, fault_of
 from gpuworkshop.instruments.memory_result import Probe
 from gpuworkshop.instruments.memory_room import Reading
+from gpuworkshop.timing import Plan
 
 GOAL, PROBES = 0.97, 7
 """What the search must reach: this share of the true ceiling, on a straight line with so many probes."""
@@ -434,7 +435,7 @@ def test_m14_without_cuda_nothing_of_it_is_asked(monkeypatch) -> None:
     assert asked == []
 
 
-QUICK = memory.Plan(block_seconds=0.001, min_rounds=2, budget_seconds=0.1)
+QUICK = Plan(block_seconds=0.001, min_rounds=2, budget_seconds=0.1)
 
 
 # ---------------------------------------------------------------- the host's own limit
