@@ -33,7 +33,7 @@ RANKS = 2
 SECONDS = 30.0
 """A small script that has not ended by then is stopped."""
 
-QUICK = Plan(block_seconds=0.15, min_rounds=6, budget_seconds=2.0, max_warm_up_blocks=3)
+QUICK = Plan(block_seconds=0.12, min_rounds=6, budget_seconds=1.2, max_warm_up_blocks=3)
 """Of a scaling measurement on CPUs in a chapter: some seconds, and an interval that tells so."""
 
 BUSY = "Is something else running? Ranks that share busy CPUs take from each other. Run the measurement again."
