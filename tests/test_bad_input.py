@@ -368,7 +368,8 @@ def test_a_verb_that_is_ended_leaves_no_process_behind_a_stubborn_launcher(tmp_p
     pid = tmp_path / "pid"
     stubborn = launcher(tmp_path, STUBBORN.format(pid=pid))
     words = [sys.executable, "-m", "gpuworkshop", "starve", "--preset", "tiny", "--launcher", stubborn[0]]
-    verb = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    heard = lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL)  # noqa: E731  also where these tests run under nohup
+    verb = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=heard)
     try:
         assert wait_for(lambda: pid.exists() and pid.read_text().strip())
         waiting = int(pid.read_text())

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gpuworkshop import state
 from gpuworkshop.child import Tell
-from gpuworkshop.instruments import memory
+from gpuworkshop.instruments import memory, memory_sweep
 from gpuworkshop.instruments.feed import LoaderFault
 from gpuworkshop.instruments.learning import Judgement, Learned, judge
 from gpuworkshop.instruments.starve import StarveResult
@@ -372,7 +372,7 @@ def test_the_knee_is_the_smallest_batch_near_the_best(monkeypatch) -> None:
     """Steps of 10 ms up to 64 samples and in proportion above: 64 is as good as any larger one."""
     time = SimpleNamespace(now=0.0)
     monkeypatch.setattr(
-        memory,
+        memory_sweep,
         "_fits",
         lambda build, config: Steps(str(config.batch_size), time, n := config.batch_size, max(n, 64) * 1e-4),
     )

@@ -33,7 +33,7 @@ def test_one_call_a_sample_means_the_same_and_calls_as_often_as_there_are_sample
 @pytest.mark.parametrize(("setting", "times"), [("rarely", 0), ("each step", 1), ("with samples", 1)])
 def test_the_loss_is_read_as_often_as_the_setting_says(setting, times) -> None:
     training, read = text(reads_loss=setting), []
-    training.outputs = ()
+    training.read._outputs = ()
     training.read(SimpleNamespace(item=lambda: read.append(1)))
     assert len(read) == times
 
@@ -42,13 +42,16 @@ def test_every_sample_and_all_outputs_can_be_read() -> None:
     counting = text(reads_loss="with samples")
     counting.step(*counting.task.random_batch())
     looked_at = []
-    counting.outputs = [SimpleNamespace(max=lambda at=at: looked_at.append(at) or torch.zeros(())) for at in range(4)]
+    counting.read._outputs = [
+        SimpleNamespace(max=lambda at=at: looked_at.append(at) or torch.zeros(())) for at in range(4)
+    ]
     counting.read(torch.zeros(()))
     assert looked_at == [0, 1, 2, 3]
     copying = text(reads_loss="with outputs")
     copying.step(*copying.task.random_batch())
-    assert copying.outputs.shape == (4, 32, 16) and copying.outputs.device.type == "cpu"
-    assert not copying.outputs.requires_grad, "what is kept holds no graph"
+    kept = copying.read._outputs
+    assert kept.shape == (4, 32, 16) and kept.device.type == "cpu"
+    assert not kept.requires_grad, "what is kept holds no graph"
 
 
 def test_pictures_cropped_on_the_host_are_like_those_of_the_device(cache, monkeypatch) -> None:
