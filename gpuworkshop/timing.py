@@ -95,7 +95,7 @@ class Plan(msgspec.Struct, frozen=True):
     min_steps: int = 2
     min_rounds: int = 8
     width: float = SMALLEST_EFFECT
-    budget_seconds: float = 6.0
+    budget_seconds: float = 5.0
     """For two arms; more arms get more in proportion."""
     max_warm_up_blocks: int = 6
     min_seconds: float = 0.0

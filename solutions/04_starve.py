@@ -296,9 +296,6 @@ knobs.check(make_loader)  # stuck? knobs.hint()
 # loader and all. Here the loader that you wrote is held against the one from the beginning:
 
 # %% own-step
-optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-
-
 def step(batch):
     loss = nn.functional.cross_entropy(model(batch), labels)
     optimizer.zero_grad()
@@ -309,6 +306,7 @@ def step(batch):
 # %% own-comparison
 written = make_loader(JpegFiles(files), 32, 2)
 if isinstance(written, DataLoader):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     with chapter.bar("old and new in turn"):
         print("2 workers against 0:", starve.compare(loader, written, step))
 else:
