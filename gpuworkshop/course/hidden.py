@@ -221,24 +221,13 @@ class HiddenJob:
     def _keep_or_not(self, remedy: Remedy, trial: Trial, seen: Seen | None) -> Status:
         before = diagnose(self.seen[-1].look).limit
         self._saw(seen)
-        record = Record(
-            ledger.now(),
-            self.id,
-            self._workload,
-            "change",
-            trial.after,
-            trial.rate_after,
-            self.seen[-1].look.starve.conditions,
-            before=trial.before,
-            rate_before=trial.rate_before,
-            remedy=hidden_faces.name(remedy),
-            code=remedy.code_for(trial.after),
-            changed=trial.changed,
-            comparison=trial.comparison,
-            learning=trial.learning,
-            kept=trial.kept,
-            why=trial.why,
-            paid_once_seconds=trial.paid_once_seconds,
+        record = ledger.change(
+            trial,
+            remedy,
+            run=self.id,
+            workload=self._workload,
+            conditions=self.seen[-1].look.starve.conditions,
+            name=hidden_faces.name(remedy),
             limit_before=before,
             limit_after=diagnose(seen.look).limit if seen else "",
         )

@@ -115,24 +115,12 @@ class Climb:
     def change(self, remedy: Remedy, trial: Trial, seen: Look) -> Record:
         """The record of a trial."""
         at_most = bound(remedy, seen, self.facts.cpus)
-        return Record(
-            when=ledger.now(),
+        return ledger.change(
+            trial,
+            remedy,
             run=self.id,
             workload=self.asked.job.title,
-            kind="change",
-            config=trial.after,
-            rate=trial.rate_after,
             conditions=self.here,
-            before=trial.before,
-            rate_before=trial.rate_before,
-            remedy=remedy.title,
-            code=remedy.code_for(trial.after),
-            changed=trial.changed,
-            comparison=trial.comparison,
-            learning=trial.learning,
-            kept=trial.kept,
-            why=trial.why,
-            paid_once_seconds=trial.paid_once_seconds,
             at_most=at_most if at_most < math.inf else None,
             limit_before=which_limit(seen),
         )

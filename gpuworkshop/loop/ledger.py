@@ -5,12 +5,14 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from gpuworkshop import state
 from gpuworkshop.instruments.learning import Judgement
+from gpuworkshop.loop.remedies import Remedy
+from gpuworkshop.loop.trial_result import Trial
 from gpuworkshop.machine.conditions import Conditions
 from gpuworkshop.timing import Comparison, Rate
 from gpuworkshop.workloads.config import TrainConfig
@@ -61,6 +63,32 @@ class Record(msgspec.Struct, frozen=True):
 def now() -> str:
     """The time for a record, in ISO format with its zone."""
     return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+def change(
+    trial: Trial, remedy: Remedy, *, run: str, workload: str, conditions: Conditions, name: str = "", **known: Any
+) -> Record:
+    """The record of a trial; ``name``: the remedy in other words than its title, ``known``: further fields."""
+    return Record(
+        when=now(),
+        run=run,
+        workload=workload,
+        kind="change",
+        config=trial.after,
+        rate=trial.rate_after,
+        conditions=conditions,
+        before=trial.before,
+        rate_before=trial.rate_before,
+        remedy=name or remedy.title,
+        code=remedy.code_for(trial.after),
+        changed=trial.changed,
+        comparison=trial.comparison,
+        learning=trial.learning,
+        kept=trial.kept,
+        why=trial.why,
+        paid_once_seconds=trial.paid_once_seconds,
+        **known,
+    )
 
 
 def add(record: Record) -> bool:
