@@ -12,19 +12,21 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import msgspec
 import torch
 
 from gpuworkshop.child import Tell
 from gpuworkshop.instruments import arms
-from gpuworkshop.loop import climb
+from gpuworkshop.loop import climb, climb_result
 from gpuworkshop.loop.climb import Request
 from gpuworkshop.loop.climber import Climb
 from gpuworkshop.loop.trial import CANNOT, Bench
 from gpuworkshop.machine import allocation
 from gpuworkshop.machine.allocation import workers_rule
 from gpuworkshop.machine.gpus import default_device
+from gpuworkshop.report import envelope
 from gpuworkshop.timing import Plan, in_turn
 from gpuworkshop.workloads.config import Job, TrainConfig
 from gpuworkshop.workloads.planted import by_name
@@ -107,13 +109,15 @@ def rates(bench: Bench, configs: list[TrainConfig], until: float) -> dict[TrainC
     return found
 
 
-def regret(name: str, budget: float | None, grid_seconds: float) -> float:
-    """Run the loop from a start, measure the grid, print both; best over the loop's end."""
+def regret(name: str, budget: float | None, grid_seconds: float, keep: Path | None) -> float:
+    """Run the loop from a start, keep its result, measure the grid, print both; best over the loop's end."""
     device = default_device()
     job, now = start(name, device != "cpu")
     began = time.monotonic()
     result = Climb(Request(job, now, max_changes=10, budget_seconds=budget, device=device), Tell()).climb()
     end = result.final.config
+    if keep:
+        (keep / f"loop-{name}.json").write_bytes(envelope(result, result.origin, tuple(climb_result.findings(result))))
     print(f"{name}: {job.title}; loop {time.monotonic() - began:.0f} s, {result.gain:.2f}x, {result.stopped}")
     for record in result.kept:
         print(
@@ -148,8 +152,9 @@ def main() -> int:
     parser.add_argument("--start", choices=starts, action="append")
     parser.add_argument("--budget", type=float, default=150.0, help="seconds for the loop; 0: as long as it takes")
     parser.add_argument("--grid", type=float, default=75.0, help="seconds for the grid")
+    parser.add_argument("--keep", type=Path, help="folder for the loops' results, as recordings")
     asked = parser.parse_args()
-    found = [regret(name, asked.budget or None, asked.grid) for name in asked.start or starts]
+    found = [regret(name, asked.budget or None, asked.grid, asked.keep) for name in asked.start or starts]
     return int(max(found) > GOAL)
 
 
