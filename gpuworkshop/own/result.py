@@ -74,6 +74,17 @@ class Wait(msgspec.Struct, frozen=True):
     """Calls a step."""
 
 
+class Hot(msgspec.Struct, frozen=True):
+    """A line of the script's own code at which the training thread was found when its stack was looked at."""
+
+    places: tuple[Place, ...]
+    """The frames of the script's own code, the innermost first."""
+    share: float
+    """Of all looks during the steps, 0 to 1, with exactly these lines."""
+    in_loader: bool
+    """Whether a loader was inside next() then: the data set's own lines are only seen with 0 workers."""
+
+
 class Settings(msgspec.Struct, frozen=True):
     """What the running program was seen to use. None: could not be seen."""
 
@@ -158,3 +169,6 @@ class OwnResult(msgspec.Struct, frozen=True):
     world_rates: tuple[Rate, ...] = ()
     """Of each rank, where there are several."""
     planted: str = ""
+    hot: tuple[Hot, ...] = ()
+    """Where the training thread is, the most frequent first, by looks every few ms from another thread, in steps of
+    their own beside the baseline; shares add up to at most 1. Empty: not looked at."""
