@@ -45,8 +45,12 @@ class Judgement(msgspec.Struct, frozen=True):
     says: str
 
 
-def judge(reference: Sequence[Learned], runs: Sequence[Learned], numerics: Numerics) -> Judgement:
+def judge(
+    reference: Sequence[Learned], runs: Sequence[Learned], numerics: Numerics, loss: str = "held-out loss"
+) -> Judgement:
     """Compare the runs of a config with those of the unchanged one, one a seed, all over the same number of samples.
+
+    ``loss`` says in words which loss it is.
 
     However far the seeds are apart, a run must learn at least half of what the unchanged one does.
     """
@@ -56,7 +60,7 @@ def judge(reference: Sequence[Learned], runs: Sequence[Learned], numerics: Numer
         return Judgement(ok, f"{words}: already the unchanged run's loss only falls {least:.0%}")
     usual, end = _mean_end(reference), _mean_end(runs)
     start, samples = runs[0].start, runs[0].samples
-    words = f"held-out loss {start:.2f} -> {end:.2f} after {samples} samples, unchanged run {usual:.2f}"
+    words = f"{loss} {start:.2f} -> {end:.2f} after {samples} samples, unchanged run {usual:.2f}"
     if any(run.fall == -math.inf for run in runs):
         return Judgement(False, f"does not learn: {words}")
     if numerics == "training":

@@ -14,6 +14,7 @@ from gpuworkshop.loop.diagnose import diagnose
 from gpuworkshop.loop.ledger import Record
 from gpuworkshop.loop.look_result import Look
 from gpuworkshop.loop.remedies import remedies
+from gpuworkshop.loop.trial_result import UNATTRIBUTED
 from gpuworkshop.machine.conditions import Conditions
 from gpuworkshop.numbers import counted, percent
 from gpuworkshop.report import Finding, Origin, Report, Table
@@ -184,17 +185,24 @@ def _bar(record: Record):
 
     seen, learned = record.comparison, record.learning
     interval = (seen.ratio, seen.low, seen.high) if seen else (None, None, None)
-    value = getattr(record.config, record.changed[0]) if record.changed else None
-    label = record.remedy or "naive start"
-    why = "" if record.kept else seen.verdict if seen else record.why
+    one = record.changed and record.config and UNATTRIBUTED not in record.why
+    value = getattr(record.config, record.changed[0]) if one else None
+    label = record.remedy or ("as it was" if record.own else "naive start")
     return Bar(
         f"{label}: {value}" if isinstance(value, int) else label,
         record.rate,
         *interval,
         record.kept,
-        why,
+        _why_not(record),
         learned.says.partition(":")[0] if learned else "",
     )
+
+
+def _why_not(record: Record) -> str:
+    """In few words why a change was not kept."""
+    if record.kept or record.comparison is None:
+        return "" if record.kept else record.why
+    return UNATTRIBUTED if UNATTRIBUTED in record.why else record.comparison.verdict
 
 
 def table(result: LoopResult) -> Table:

@@ -235,16 +235,19 @@ def _starved(said: str, one: StarveResult) -> Run:
 def _of_ledger(records: tuple[Record, ...]) -> Run | None:
     """The last run of a loop that counts: the final one, else the last change that was kept, else the baseline."""
     for kind in ("final", "change", "baseline"):
-        kept = [
-            record for record in records if record.kind == kind and record.rate and (kind != "change" or record.kept)
-        ]
+        kept = [one for one in records if one.kind == kind and _counts(one) and (kind != "change" or one.kept)]
         if kept:
             one = kept[-1]
             said = one_line(f"ledger · {shortened(one.workload, 60)} · {one.conditions.machine} · {one.when[:10]}")
-            workers, batch = one.config.workers, one.config.batch_size
+            workers, batch = (one.config or one.own).workers or 0, one.batch_size
             limit = one.limit_after if kind == "change" else ""
             return Run(one.workload, workers, batch, one.rate, one.conditions, one.config, limit, said, True)
     return None
+
+
+def _counts(record: Record) -> bool:
+    """Whether a record has what a job script needs: a rate of samples, and the batch that it was measured with."""
+    return bool(record.rate and record.batch_size) and record.rate.unit != "steps/s"
 
 
 def _most(values: Iterable[float | None]) -> float | None:

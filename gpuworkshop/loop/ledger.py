@@ -20,6 +20,19 @@ from gpuworkshop.workloads.config import TrainConfig
 FILE = "ledger.jsonl"
 
 
+class Own(msgspec.Struct, frozen=True):
+    """What a run of a script of one's own was seen to use; it has no config of ours."""
+
+    script: str
+    """The file, with its whole path."""
+    settings: dict[str, str]
+    """By the names of the remedies' ``touches`` where one may change it; as words."""
+    before: dict[str, str] = {}
+    """Of the run that it was compared with."""
+    workers: int | None = None
+    batch_size: int | None = None
+
+
 class Record(msgspec.Struct, frozen=True):
     """One measured config; for a change also what it was compared with and what became of it."""
 
@@ -28,7 +41,8 @@ class Record(msgspec.Struct, frozen=True):
     """All records of one loop share it."""
     workload: str
     kind: Literal["baseline", "change", "final"]
-    config: TrainConfig
+    config: TrainConfig | None
+    """None for a script of one's own."""
     rate: Rate | None
     """None when the change could not be measured."""
     conditions: Conditions
@@ -50,13 +64,20 @@ class Record(msgspec.Struct, frozen=True):
     limit_before: str = ""
     limit_after: str = ""
     """What limited the run before a kept change and after it; "" where nobody looked."""
+    own: Own | None = None
+    """For a script of one's own, what ``config`` is for the kit's."""
+
+    @property
+    def batch_size(self) -> int | None:
+        """Samples a step; None where that is not known."""
+        return self.config.batch_size if self.config else self.own.batch_size if self.own else None
 
     @property
     def pays_back_after(self) -> int | None:
         """Steps after which what is paid once is saved; None where nothing was paid, or nothing is saved."""
-        if not (self.paid_once_seconds and self.rate and self.rate_before):
+        if not (self.paid_once_seconds and self.rate and self.rate_before and self.batch_size):
             return None
-        saved = self.config.batch_size * (1 / self.rate_before.value - 1 / self.rate.value)
+        saved = self.batch_size * (1 / self.rate_before.value - 1 / self.rate.value)
         return math.ceil(self.paid_once_seconds / saved) if saved > 0 else None
 
 
@@ -66,9 +87,9 @@ def now() -> str:
 
 
 def change(
-    trial: Trial, remedy: Remedy, *, run: str, workload: str, conditions: Conditions, name: str = "", **known: Any
+    trial: Trial, remedy: Remedy | None, *, run: str, workload: str, conditions: Conditions, name: str = "", **known: Any
 ) -> Record:
-    """The record of a trial; ``name``: the remedy in other words than its title, ``known``: further fields."""
+    """The record of a trial; ``name``: the remedy in other words than its title, or several; ``known``: more fields."""
     return Record(
         when=now(),
         run=run,
@@ -79,8 +100,8 @@ def change(
         conditions=conditions,
         before=trial.before,
         rate_before=trial.rate_before,
-        remedy=name or remedy.title,
-        code=remedy.code_for(trial.after),
+        remedy=name or (remedy.title if remedy else ""),
+        code=remedy.code_for(trial.after) if remedy else "",
         changed=trial.changed,
         comparison=trial.comparison,
         learning=trial.learning,
