@@ -16,8 +16,9 @@ from gpuworkshop.course.hidden_child import Seen, Turn
 from gpuworkshop.instruments.learning import Judgement
 from gpuworkshop.instruments.starve_result import StarveResult
 from gpuworkshop.loop import ledger, trial
+from gpuworkshop.loop.climb_result import bars
 from gpuworkshop.loop.look_result import Look, Traced, Watched
-from gpuworkshop.loop.remedies import explaining
+from gpuworkshop.loop.remedies import explaining, parts
 from gpuworkshop.loop.trial_result import Trial
 from gpuworkshop.machine.conditions import Conditions
 from gpuworkshop.report import Origin, envelope
@@ -69,13 +70,17 @@ class Child:
             raise self.outcome
         if after is None:
             return Turn(None, seen(self.limits[0], self.here, now))
-        kept = self.outcome.verdict == "faster"
+        kept = self.outcome.verdict == "faster" and explaining(now, after) is not None
         learning = Judgement(True, "learns as before: held-out loss 2 -> 1") if kept else None
         tried = Trial(
             before=now, after=after, changed=changed(now, after), comparison=self.outcome, rate_before=rate(100),
-            rate_after=rate(200), learning=learning, kept=kept, why=str(self.outcome), origin=ORIGIN, planted="",
+            rate_after=rate(200), learning=learning, kept=kept, why=self.why(now, after), origin=ORIGIN, planted="",
         )  # fmt: skip
         return Turn(tried, seen(self.limits[1], self.here, after) if kept else None)
+
+    def why(self, before: TrainConfig, after: TrainConfig) -> str:
+        several = None if explaining(before, after) else parts(before, after)
+        return trial._decision(self.outcome, None, changed(before, after), several)[1]
 
 
 @pytest.fixture
@@ -167,7 +172,7 @@ def test_a_change_that_does_not_pay_is_taken_back_and_not_measured_twice(monkeyp
     job = looked()
     assert "not kept" in str(job.choose("workers")) and job.now == job.start
     asked = len(child.asked)
-    assert "was measured from here" in str(job.choose("workers")) and len(child.asked) == asked
+    assert "measured from here already" in str(job.choose("workers")) and len(child.asked) == asked
     assert "Tried and not kept" in str(job.waterfall())
 
 
@@ -180,12 +185,33 @@ def test_what_noise_left_open_can_be_measured_again(monkeypatch: pytest.MonkeyPa
     assert job.choose("workers").correct and len(child.asked) == asked + 1
 
 
-def test_two_at_once_are_not_measured(child: Child) -> None:
+def test_two_at_once_are_measured_recorded_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the loop's own trial answers: faster, and nobody can say which of the two it was."""
+    child = Child(monkeypatch)
     job = looked()
+    both = next(choice.ids for choice in job.choices() if len(choice.ids) > 1)
+    status = str(job.choose(*both))
+    before, after = child.asked[-1]
+    assert (after.workers, after.batch_size) == (2, hidden.BIGGER * before.batch_size)
+    assert "not kept" in status and "cannot be attributed to one change" in status and "each alone" in status
+    assert job.now == job.start and [one.kept for one in job.changes] == [False]
+    kept, _ = ledger.read()
+    assert kept[-1].remedy == "loader workers and a larger batch" and kept[-1].code == ""
+    bar = bars(job.records)[-1]
+    assert (bar.label, bar.why) == ("loader workers and a larger batch", "cannot be attributed to one change")
+    assert "Tried and not kept" in str(job.waterfall())
+    assert "was more than one: loader workers and a larger batch" in str(job.answer())
     asked = len(child.asked)
-    for both in [choice.ids for choice in job.choices() if len(choice.ids) > 1] + [("bf16", "workers"), ()]:
-        assert "could not be attributed" in str(job.choose(*both))
-    assert len(child.asked) == asked and not job.changes
+    assert "measured from here already" in str(job.choose(*both)) and len(child.asked) == asked
+    assert job.choose("workers").correct, "and each alone can still be tried"
+
+
+def test_two_at_once_of_which_one_has_nothing_to_change_are_not_measured(child: Child) -> None:
+    job = looked()
+    job.choose("workers")
+    asked = len(child.asked)
+    assert "loader workers: nothing to change" in str(job.choose("workers", "batch"))
+    assert "Choose a change first." in str(job.choose()) and len(child.asked) == asked
 
 
 def test_what_the_run_does_already_is_said(child: Child) -> None:

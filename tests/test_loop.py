@@ -26,7 +26,7 @@ from gpuworkshop.loop.climb import Request
 from gpuworkshop.loop.diagnose import bound, diagnose, ranked
 from gpuworkshop.loop.ledger import Record
 from gpuworkshop.loop.look_result import Look
-from gpuworkshop.loop.remedies import Facts, by_id, explaining, proposals
+from gpuworkshop.loop.remedies import Facts, by_id, explaining, parts, proposals
 from gpuworkshop.machine.conditions import conditions
 from gpuworkshop.timing import Clock, Comparison, Plan, Rate, compare, in_turn
 from gpuworkshop.workloads import config as configs
@@ -193,8 +193,56 @@ def test_runs_are_compared_in_samples_and_two_changes_are_not_attributed() -> No
     arms = [Steps("before", time, 64, 0.21), Steps("after", time, 128, 0.32)]
     seen = in_turn(arms, Clock(now=lambda: time.now), Plan()).compare("before", "after")
     assert seen.verdict == "faster" and seen.ratio == pytest.approx((128 / 0.32) / (64 / 0.21))
-    assert explaining(before, after) is None, "so a trial of both is refused"
-    assert "workers, batch_size changed at once" in trial._not_one(changed(before, after))
+    assert explaining(before, after) is None, "so a trial of both is measured and not kept"
+    kept, why = trial._decision(seen, LEARNS, changed(before, after), parts(before, after))
+    assert not kept and why.startswith("faster: 1.31x") and "loader workers and batch at the knee were both" in why
+
+
+@pytest.mark.parametrize(
+    ("changes", "names", "numerics"),
+    [
+        (dict(workers=4, batch_size=128), ("loader workers", "batch at the knee"), "training"),
+        (dict(workers=4, data_path="card-decode"), ("decode on the card", "loader workers"), "close"),
+        (dict(precision="tf32", fused=True), ("fused optimizer", "TF32"), "close"),
+        (dict(workers=4, reads_loss="each step"), ("loader workers", "reads_loss"), "same"),
+        (dict(checkpointing=True, batch_size=64, fused=True), ("fused optimizer", "activation checkpointing"),
+         "training"),
+    ],
+)  # fmt: skip
+def test_several_changes_are_named_and_judged_by_the_strictest_of_them(changes, names, numerics) -> None:
+    found = parts(NAIVE, NAIVE.with_(**changes))
+    assert set(found.names) == set(names) and found.numerics == numerics
+
+
+def test_what_undoes_a_remedy_goes_by_its_settings() -> None:
+    undone = parts(TrainConfig("pre-decoded", precision="bf16", workers=2), NAIVE)
+    assert set(undone.names) == {"data_path", "precision", "no workers"}
+
+
+@given(before=configs_of_all_kinds(), after=configs_of_all_kinds())
+def test_every_difference_has_its_parts_and_each_setting_only_one(before, after) -> None:
+    if not changed(before, after):
+        with pytest.raises(ValueError, match="nothing differs"):
+            parts(before, after)
+        return
+    found = parts(before, after)
+    assert found.names and len(set(found.names)) == len(found.names)
+    if explaining(before, after) is None:
+        assert len(found.names) > 1
+
+
+@pytest.mark.parametrize("learns", [LEARNS, Judgement(False, "does not learn")])
+def test_several_changes_at_once_are_measured_judged_and_never_kept(monkeypatch, learns) -> None:
+    """Not even where both are faster and the run still learns: its gain belongs to no one change."""
+    rounds = SimpleNamespace(compare=lambda *_: ratio(2.0), rate=lambda name: rate(100.0))
+    bench, asked = trial.Bench(Job(), NAIVE, "cpu"), []
+    monkeypatch.setattr(bench, "_in_turn", lambda *_: (rounds, 0.0))
+    monkeypatch.setattr(bench, "judge", lambda config, numerics, before: asked.append(numerics) or learns)
+    found = bench.trial(NAIVE, NAIVE.with_(workers=2, batch_size=64, precision="bf16"))
+    assert not found.kept and found.learning == learns and found.rate_after == rate(100.0)
+    assert asked == ["training"] and ("does not learn" in found.why) is (learns.ok is False)
+    assert found.why.startswith("faster: 2.00x") and "cannot be attributed to one change" in found.why
+    assert found.why.endswith("were all changed")
 
 
 # ---------------------------------------------------------------- a faster run must still learn

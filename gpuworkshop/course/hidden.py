@@ -141,11 +141,11 @@ class HiddenJob:
         offered = [one for one in offered if card or not one.needs_card]
         single = [Choice((one.id,), hidden_faces.name(one)) for one in offered]
         both = (by_id(USUAL), by_id("batch"))
-        says = f"two at once: {' and '.join(map(hidden_faces.name, both))}"
+        says = f"two at once: {hidden_faces.names(both)}"
         return (*single, Choice(tuple(one.id for one in both), says))
 
     def choose(self, *ids: str, progress: Callable[[Progress], None] | None = None) -> Status:
-        """Try the change ``ids``, measured in turn with the run before it; one id, for two cannot be told apart.
+        """Try a change, measured in turn with the run before it. Several ids at once are measured and never kept.
 
         KeyError names the ids there are. What goes wrong with the measurement is said, not raised.
         """
@@ -153,19 +153,21 @@ class HiddenJob:
         known = [id for choice in self.choices() for id in choice.ids]
         if unknown := [id for id in ids if id not in known]:
             raise KeyError(f"no change is called {unknown[0]!r}: there are {', '.join(dict.fromkeys(known))}")
-        if len(set(ids)) != 1:
-            return hidden_faces.not_one([by_id(id) for id in ids])
-        remedy = by_id(ids[0])
-        after = self._after(remedy)
-        if after is None:
-            return hidden_faces.nothing_to_change(remedy)
+        if not ids:
+            return Status("Choose a change first.")
+        chosen, after = [by_id(id) for id in dict.fromkeys(ids)], self.now
+        for remedy in chosen:
+            further = self._after(remedy, after)
+            if further is None:
+                return hidden_faces.nothing_to_change(remedy)
+            after = further
         if tried := self._tried(after):
-            return hidden_faces.tried_before(remedy, tried)
+            return hidden_faces.tried_before(chosen, tried)
         try:
             turn = self._run(after, progress)
         except ChildFailed as failed:
             return Status(f"✗ Not measured: {failed}", tone="wrong")
-        return self._keep_or_not(remedy, turn.trial, turn.seen)
+        return self._keep_or_not(chosen, turn.trial, turn.seen)
 
     def unless_chosen(self, progress: Callable[[Progress], None] | None = None) -> Status:
         """Where nothing was chosen yet, try the usual first advice; else say what was measured."""
@@ -218,16 +220,16 @@ class HiddenJob:
         self.records.append(record)
         ledger.add(record)
 
-    def _keep_or_not(self, remedy: Remedy, trial: Trial, seen: Seen | None) -> Status:
+    def _keep_or_not(self, chosen: Sequence[Remedy], trial: Trial, seen: Seen | None) -> Status:
         before = diagnose(self.seen[-1].look).limit
         self._saw(seen)
         record = ledger.change(
             trial,
-            remedy,
+            chosen[0] if len(chosen) == 1 else None,
             run=self.id,
             workload=self._workload,
             conditions=self.seen[-1].look.starve.conditions,
-            name=hidden_faces.name(remedy),
+            name=hidden_faces.names(chosen),
             limit_before=before,
             limit_after=diagnose(seen.look).limit if seen else "",
         )
@@ -236,9 +238,9 @@ class HiddenJob:
             self.now = trial.after
         return hidden_faces.outcome(record)
 
-    def _after(self, remedy: Remedy) -> TrainConfig | None:
+    def _after(self, remedy: Remedy, now: TrainConfig | None = None) -> TrainConfig | None:
         """The config that a remedy makes of the present one; None where there is nothing for it to change."""
-        found = self._proposed(remedy, self.now)
+        found = self._proposed(remedy, now or self.now)
         return found[-1] if found else None
 
     def _proposed(self, remedy: Remedy, config: TrainConfig) -> tuple[TrainConfig, ...]:

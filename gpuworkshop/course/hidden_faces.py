@@ -16,7 +16,7 @@ from gpuworkshop.loop import guide
 from gpuworkshop.loop.climb_result import alters_training, bars
 from gpuworkshop.loop.diagnose import diagnose
 from gpuworkshop.loop.ledger import Record
-from gpuworkshop.loop.remedies import Remedy
+from gpuworkshop.loop.remedies import Remedy, explaining
 from gpuworkshop.numbers import counted, number, percent
 from gpuworkshop.report import Figure, Finding, Report, Table
 from gpuworkshop.workloads.planted import Planted
@@ -31,6 +31,11 @@ NAMES = {"batch": "a larger batch"}
 def name(remedy: Remedy) -> str:
     """A change as the learner chooses it."""
     return NAMES.get(remedy.id, remedy.title)
+
+
+def names(remedies: Sequence[Remedy]) -> str:
+    """One change, or several at once, as the learner chooses them."""
+    return " and ".join(map(name, remedies))
 
 
 # Measurements
@@ -103,7 +108,7 @@ def outcome(record: Record) -> Status:
     """What became of one change, in one line."""
     if not record.kept:
         again = " The machine is noisy just now: press once more to measure it again." if left_open(record) else ""
-        return Status(f"✗ {record.remedy}: not kept. {_sentence(record.why)}{again}", False, "wrong")
+        return Status(f"✗ {record.remedy}: not kept. {_sentence(record.why)}{_alone(record)}{again}", False, "wrong")
     said = [f"✓ {record.remedy}: kept. {_sentence(str(record.comparison))}"]
     if record.learning:
         said.append(_sentence(record.learning.says))
@@ -119,14 +124,16 @@ def _sentence(words: str) -> str:
     return words[:1].upper() + words[1:] + ("" if words.endswith(".") else ".")
 
 
-def not_one(remedies: Sequence[Remedy]) -> Status:
-    """Why two changes at once are not measured."""
-    named = " and ".join(map(name, remedies)) or "nothing"
-    return Status(
-        f"✗ Not measured: {named} at once. Whatever came out, it could not be attributed to one of them; one may even "
-        "hide what the other costs. Choose one.",
-        tone="wrong",
-    )
+def several(record: Record) -> bool:
+    """Whether more than one change was made at once."""
+    return bool(record.changed) and explaining(record.before, record.config) is None
+
+
+def _alone(record: Record) -> str:
+    """What to do after several changes at once."""
+    if not several(record):
+        return ""
+    return " One of them may bring nothing, or hide what the other costs. Measure each alone."
 
 
 def nothing_to_change(remedy: Remedy) -> Status:
@@ -134,9 +141,9 @@ def nothing_to_change(remedy: Remedy) -> Status:
     return Status(f"✗ {name(remedy)}: nothing to change. This run does so already.", tone="wrong")
 
 
-def tried_before(remedy: Remedy, record: Record) -> Status:
+def tried_before(remedies: Sequence[Remedy], record: Record) -> Status:
     """A change that was measured from here and not kept."""
-    return Status(f"✗ {name(remedy)} was measured from here: {record.why}.", tone="wrong")
+    return Status(f"✗ {names(remedies)}: measured from here already. {_sentence(record.why)}", tone="wrong")
 
 
 def so_far(changes: Sequence[Record]) -> Status:
@@ -239,6 +246,8 @@ def _your_way(planted: Planted, changes: Sequence[Record], fitting: Sequence[Rem
     kept, first = [record for record in changes if record.kept], changes[0]
     fits = first.remedy in map(name, fitting)
     title = f"{whose}, {first.remedy}, is{'' if fits else ' not'} one against {planted.limit}"
+    if several(first):
+        title = f"{whose} was more than one: {first.remedy}"
     yield Finding("ok" if fits else "notice", title, _sentence(first.why))
     gain = 1.0
     for record in kept:

@@ -77,7 +77,7 @@ def try_one(
 ):
     """Measure one change in a child: a :class:`gpuworkshop.loop.trial_result.Trial`.
 
-    Settings of two remedies changed at once are not measured: nobody could say which one it was.
+    Settings of two remedies changed at once are measured and not kept: nobody could say which one it was.
     """
     for name, config in (("before", before), ("after", after)):
         if not isinstance(config, TrainConfig):

@@ -87,7 +87,14 @@ def now() -> str:
 
 
 def change(
-    trial: Trial, remedy: Remedy | None, *, run: str, workload: str, conditions: Conditions, name: str = "", **known: Any
+    trial: Trial,
+    remedy: Remedy | None,
+    *,
+    run: str,
+    workload: str,
+    conditions: Conditions,
+    name: str = "",
+    **known: Any,
 ) -> Record:
     """The record of a trial; ``name``: the remedy in other words than its title, or several; ``known``: more fields."""
     return Record(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -29,6 +29,8 @@ class Remedy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     numerics: Numerics
     reason: str
     code: str
+    makes: dict[str, str | int | bool] = {}
+    """The value of a setting that tells this change from its undoing and from another remedy's."""
     needs_card: bool = False
     task: Literal["any", "pictures"] = "any"
 
@@ -72,6 +74,40 @@ def explaining(before: TrainConfig, after: TrainConfig) -> Remedy | None:
     """The one remedy whose settings cover all differences; None if it takes more than one, or nothing differs."""
     names = set(changed(before, after))
     return next((r for r in remedies() if names and names <= set(r.touches)), None)
+
+
+class Parts(msgspec.Struct, frozen=True):
+    """What a difference between two configs is made of: changes by name, and the strictest numerics among them."""
+
+    names: tuple[str, ...]
+    numerics: Numerics
+
+    def __str__(self) -> str:
+        return " and ".join((", ".join(self.names[:-1]), self.names[-1])) if len(self.names) > 1 else self.names[0]
+
+
+def parts(before: TrainConfig, after: TrainConfig) -> Parts:
+    """The remedies that make up a difference, the one with most of its settings first.
+
+    What undoes a remedy, or is none's, goes by the names of its settings. ValueError where nothing differs.
+    """
+    left, names, numerics = set(changed(before, after)), [], []
+    if not left:
+        raise ValueError("nothing differs between the two configs")
+
+    def fits(remedy: Remedy) -> tuple[int, int]:
+        share = left & set(remedy.touches)
+        made = [getattr(after, name) == value for name, value in remedy.makes.items() if name in share]
+        return len(share), (1 if all(made) else -1) if made else -1 if remedy.makes else 0
+
+    while left:
+        best = max(remedies(), key=fits)
+        own = left & set(best.touches)
+        as_meant = fits(best)[1] >= 0
+        names += [best.title] if as_meant else sorted(own)
+        numerics.append(best.numerics)
+        left -= own
+    return Parts(tuple(names), max(numerics, key=get_args(Numerics).index))
 
 
 def proposals(remedy: Remedy, now: TrainConfig, facts: Facts) -> tuple[TrainConfig, ...]:

@@ -15,8 +15,8 @@ from gpuworkshop.instruments import arms
 from gpuworkshop.instruments.feed import LoaderFault
 from gpuworkshop.instruments.learning import Judgement, Learned, Numerics, judge, learn
 from gpuworkshop.loop.parked import Parked
-from gpuworkshop.loop.remedies import explaining
-from gpuworkshop.loop.trial_result import Trial
+from gpuworkshop.loop.remedies import Parts, explaining, parts
+from gpuworkshop.loop.trial_result import UNATTRIBUTED, Trial
 from gpuworkshop.machine import allocation
 from gpuworkshop.machine.conditions import conditions
 from gpuworkshop.machine.gpus import default_device
@@ -52,22 +52,21 @@ class Bench:
         return build(config, job, self.device)
 
     def trial(self, before: TrainConfig, after: TrainConfig, tell: Tell | None = None) -> Trial:
-        """Measure ``after`` against ``before`` in turn. Settings of more than one remedy are refused unmeasured."""
+        """Measure ``after`` against ``before`` in turn. Several remedies at once are never kept."""
         tell = tell or Tell()
         names = changed(before, after)
-        if names and explaining(before, after) is None:
-            return self._refused(before, after, _not_one(names))
         try:
             rounds, paid = self._in_turn(before, after, tell)
         except CANNOT as fault:
             return self._refused(before, after, f"not possible: {fault}")
         comparison = rounds.compare("before", "after")
         remedy = explaining(before, after)
+        several = parts(before, after) if names and remedy is None else None
         learning = None
-        if comparison.verdict == "faster":
+        if names and comparison.verdict == "faster":
             tell.progress(0.8, "does it still learn?")
-            learning = self.judge(after, remedy.numerics if remedy else "training", before)
-        kept, why = _decision(comparison, learning, names)
+            learning = self.judge(after, (remedy or several).numerics, before)
+        kept, why = _decision(comparison, learning, names, several)
         return Trial(
             before=before,
             after=after,
@@ -160,20 +159,18 @@ class Bench:
         return learn(training, self.job.sizes.learning_samples, self._held_out)
 
 
-def _not_one(names: tuple[str, ...]) -> str:
-    """Why a trial of these settings is not made."""
-    return f"not measured: {', '.join(names)} changed at once are more than one remedy, so it cannot be attributed"
-
-
-def _decision(comparison: Comparison, learning: Judgement | None, names: tuple[str, ...]) -> tuple[bool, str]:
-    """Whether a trial's change is kept, and why."""
+def _decision(
+    comparison: Comparison, learning: Judgement | None, names: tuple[str, ...], several: Parts | None = None
+) -> tuple[bool, str]:
+    """Whether a trial's change is kept, and why. ``several``: what was changed, where it is more than one remedy's."""
     if not names:
         return False, "nothing was changed"
-    if comparison.verdict != "faster":
-        return False, str(comparison)
-    if learning and learning.ok is False:
-        return False, f"{comparison}, but {learning.says}"
-    return True, str(comparison)
+    fails = comparison.verdict == "faster" and learning is not None and learning.ok is False
+    why = f"{comparison}, but {learning.says}" if fails else str(comparison)
+    if several:
+        all_of = "both" if len(several.names) == 2 else "all"
+        return False, f"{why}; {UNATTRIBUTED}: {several} were {all_of} changed"
+    return comparison.verdict == "faster" and not fails, why
 
 
 def _content(config: TrainConfig) -> TrainConfig:

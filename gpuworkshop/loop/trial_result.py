@@ -9,6 +9,9 @@ from gpuworkshop.report import Origin
 from gpuworkshop.timing import Comparison, Rate
 from gpuworkshop.workloads.config import TrainConfig
 
+UNATTRIBUTED = "cannot be attributed to one change"
+"""What is said of settings of several remedies that were changed at once: they are measured, and never kept."""
+
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """What one change did. ``comparison`` is after / before; None when the changed run could not be measured."""
