@@ -4,7 +4,8 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from fuzzing import fuzz
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuworkshop.machine import allocation, cgroup
@@ -160,7 +161,7 @@ def test_a_task_of_an_array_has_the_name_that_people_use() -> None:
     assert job(env).id == "61000001_0"
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@fuzz(200)
 @given(st.dictionaries(st.sampled_from(sorted(BATCH)), st.text(max_size=12) | st.sampled_from(("0", "-1", "1e9", "²"))))
 def test_odd_values_are_not_known_and_no_error(odd: dict[str, str]) -> None:
     found = job(BATCH | odd)

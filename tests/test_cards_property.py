@@ -8,7 +8,8 @@ import copy
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from fuzzing import fuzz
+from hypothesis import given
 from hypothesis import strategies as st
 from standins import pynvml as fake_nvml
 
@@ -229,7 +230,7 @@ def dropped(node: Node) -> bool:
     return len(set(buses)) < len(buses)
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@fuzz(400)
 @given(nodes())
 def test_every_device_of_pytorch_is_its_own_card_or_unknown(node: Node) -> None:
     found = asked(node, node.seen)
@@ -243,7 +244,7 @@ def test_every_device_of_pytorch_is_its_own_card_or_unknown(node: Node) -> None:
     assert len(named) == len(set(named))
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@fuzz(400)
 @given(nodes())
 def test_without_pytorch_only_cards_that_cuda_would_use_are_ours(node: Node) -> None:
     found = asked(node, None)
@@ -261,7 +262,7 @@ def test_without_pytorch_only_cards_that_cuda_would_use_are_ours(node: Node) -> 
         assert len(found.mine) + len(found.unknown) - nameless + len(found.split_without_slice) == len(entries)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@fuzz(200)
 @given(nodes())
 def test_all_that_nvml_shows_is_ours_or_another_s(node: Node) -> None:
     found = asked(node, node.seen)

@@ -1,16 +1,16 @@
 """Whatever the bytes of a job script: an answer, no crash, no number that the script does not have.
 
-GPUWORKSHOP_FUZZ=100000 sets the number of inputs of each property: the long mode. Scripts are drawn from pieces that
+Scripts are drawn from pieces that
 meet in real ones, from those with letters changed, and from bytes of any kind.
 """
 
 from __future__ import annotations
 
-import os
 import re
 
 import msgspec
-from hypothesis import HealthCheck, given, settings
+from fuzzing import fuzz
+from hypothesis import given
 from hypothesis import strategies as st
 from test_jobscript import SHOWN
 
@@ -18,8 +18,6 @@ from gpuworkshop.cluster import site
 from gpuworkshop.cluster.jobscript import check, options, script, shell
 
 AICR = site.load("aicr")
-EXAMPLES = int(os.environ.get("GPUWORKSHOP_FUZZ", "150"))
-fuzz = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 
 LINES = sorted({line for lines, _ in SHOWN.values() for line in lines})
 NUMBERS = re.compile(r"\d+")
@@ -41,7 +39,7 @@ bodies = st.one_of(
 )
 
 
-@fuzz
+@fuzz()
 @given(bodies)
 def test_any_script_is_answered_with_lines_that_are_there(data) -> None:
     checked = check.check(data, AICR)
@@ -52,7 +50,7 @@ def test_any_script_is_answered_with_lines_that_are_there(data) -> None:
     assert str(report) and report._repr_mimebundle_()["text/html"] and msgspec.json.encode(checked)
 
 
-@fuzz
+@fuzz()
 @given(bodies)
 def test_no_number_of_the_request_is_invented(data) -> None:
     """Each number stands in a directive; what is not said is None."""
@@ -67,7 +65,7 @@ def test_no_number_of_the_request_is_invented(data) -> None:
         assert 1 <= one.line <= len(read.lines) and one.line in {line.number for line in read.of("directive")}
 
 
-@fuzz
+@fuzz()
 @given(texts)
 def test_every_command_has_a_line_and_its_words_come_from_the_text(text) -> None:
     read = shell.read(text.split("\n"))
@@ -78,7 +76,7 @@ def test_every_command_has_a_line_and_its_words_come_from_the_text(text) -> None
     assert [one.line for one in read.commands] == sorted(one.line for one in read.commands)
 
 
-@fuzz
+@fuzz()
 @given(st.lists(st.text(st.characters(blacklist_characters="\n"), max_size=30), max_size=8))
 def test_words_that_are_quoted_come_back_as_they_were(words) -> None:
     """A round trip: what sbatch's quotes protect, no # and no blank breaks."""
@@ -87,7 +85,7 @@ def test_words_that_are_quoted_come_back_as_they_were(words) -> None:
     assert [one.text for one in options.cut(1, line).words] == kept
 
 
-@fuzz
+@fuzz()
 @given(st.lists(st.sampled_from(LINES), max_size=12), st.integers(0, 12))
 def test_blank_lines_and_comments_change_nothing_but_line_numbers(given_lines, place) -> None:
     whole = ["#!/bin/bash", *(line for line in given_lines if not set("\\\r\0") & set(line))]

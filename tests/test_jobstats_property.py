@@ -1,24 +1,19 @@
-"""Whatever a report says: an answer or one line of refusal, and no number that the report does not have.
-
-GPUWORKSHOP_FUZZ=100000 sets the number of inputs of each property: the long mode.
-"""
+"""Whatever a report says: an answer or one line of refusal, and no number that the report does not have."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 
 import msgspec
-from hypothesis import HealthCheck, given, settings
+from fuzzing import fuzz
+from hypothesis import given
 from hypothesis import strategies as st
 from jobreports import CPU, GIB, GPU, GPU_MEMORY, MEMORY, METERS, RULE, data, payload, text
 
 from gpuworkshop.cluster import jobstats, jobstats_sacct
 from gpuworkshop.cluster.jobstats_result import JobUse, NoReport
 
-EXAMPLES = int(os.environ.get("GPUWORKSHOP_FUZZ", "150"))
-fuzz = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 
 FIGURES = ("cpu", "memory", "gpu", "gpu_memory")
 WORDS = (
@@ -101,7 +96,7 @@ def spoiled(raw: str, place: int, letters: str) -> bytes:
     return (raw[:place] + letters + raw[place + 1 :]).encode(errors="replace")
 
 
-@fuzz
+@fuzz()
 @given(
     st.one_of(
         st.binary(max_size=300),
@@ -118,7 +113,7 @@ def test_any_input_is_answered_or_refused(raw) -> None:
     answered(raw)
 
 
-@fuzz
+@fuzz()
 @given(reports, st.sampled_from(["", "> ", "   ", "\t"]))
 def test_no_number_of_a_text_report_is_invented(report, quote) -> None:
     """Each percentage of a card stands in a line with that card; a figure in words stays unknown."""
@@ -134,7 +129,7 @@ def test_no_number_of_a_text_report_is_invented(report, quote) -> None:
             assert value is None or any(abs(value - one) < 1e-9 for one in said)
 
 
-@fuzz
+@fuzz()
 @given(meters, st.sampled_from(WORDS))
 def test_a_figure_in_words_is_unknown_and_said(of, words) -> None:
     (job,) = answered(text({**of, "GPU utilization": words}).encode())
@@ -145,7 +140,7 @@ def test_a_figure_in_words_is_unknown_and_said(of, words) -> None:
     ]
 
 
-@fuzz
+@fuzz()
 @given(changed)
 def test_no_number_of_the_data_is_invented(of) -> None:
     """Sizes and CPUs are those of the data, a share is one size in another; of what is odd nothing is made."""
@@ -162,7 +157,7 @@ def test_no_number_of_the_data_is_invented(of) -> None:
                 assert card.utilization is None or abs(card.utilization - min(100, known) / 100) < 0.01
 
 
-@fuzz
+@fuzz()
 @given(st.text(st.characters(codec="utf-8"), max_size=40))
 def test_a_name_of_any_kind_breaks_nothing(name) -> None:
     line = " ".join(name.split())

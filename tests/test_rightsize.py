@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -11,7 +10,8 @@ from pathlib import Path
 
 import measured_runs as made
 import pytest
-from hypothesis import HealthCheck, given, settings
+from fuzzing import fuzz
+from hypothesis import given
 from hypothesis import strategies as st
 from measured_runs import GIB
 from test_jobscript import TYPED
@@ -28,7 +28,6 @@ from gpuworkshop.loop.rightsize import Asked, JobScript
 AICR = site.load("aicr")
 ANY = site.load("generic")
 OTHER = site.parse(TYPED, "typed.toml")
-EXAMPLES = int(os.environ.get("GPUWORKSHOP_FUZZ", "60"))
 
 
 def written(*results, site=AICR, **asked) -> JobScript:
@@ -301,7 +300,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@fuzz(60, costs=20)
 @given(inputs, results, st.sampled_from([AICR, OTHER]))
 def test_whatever_was_measured_job_check_and_bash_find_no_fault(place: Path, asked: dict, seen: dict, at) -> None:
     script = written(*seen.values(), site=at, **asked)
@@ -321,7 +320,7 @@ def script_cards(script: JobScript) -> int:
     return int(directives(script)["gres"].rpartition(":")[2])
 
 
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@fuzz(60)
 @given(st.lists(words, min_size=1, max_size=4))
 def test_the_words_of_a_training_reach_it_as_they_are(rest: list[str]) -> None:
     script = written(script=("train.py", *(word.replace("$", "") for word in rest)))

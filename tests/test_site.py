@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from fuzzing import fuzz
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -603,6 +604,7 @@ LINE = st.builds(
 )
 
 
+@fuzz(100)
 @given(st.lists(LINE, min_size=1, max_size=6).map("\n".join) | st.text(max_size=80))
 @example("a|up|9999999-23:59:59|1|idle|0|0|gpu:4")
 def test_whatever_sinfo_prints_it_is_refused_or_drafted(text: str) -> None:

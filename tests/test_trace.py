@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fuzzing import fuzz
 from hypothesis import given
 from hypothesis import strategies as st
 from standins.traces import Traced
@@ -343,6 +344,7 @@ def test_a_clock_that_jumps_is_read_and_nothing_becomes_negative(tmp_path) -> No
     assert all(row.cpu_self >= 0 for row in found.operators)
 
 
+@fuzz()
 @given(st.binary(max_size=300), st.integers(0, 2000))
 def test_damaged_bytes_never_crash_the_reader(tmp_path_factory, noise, at) -> None:
     data = small().text(indent=1).encode()

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from fuzzing import fuzz
+from hypothesis import given
 from hypothesis import strategies as st
 from verifying import (
     A100,
@@ -340,7 +341,7 @@ ENTRIES = st.sampled_from(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@fuzz(60)
 @given(
     raw=st.lists(ENTRIES, max_size=4).map(",".join),
     cards=st.integers(0, 2),

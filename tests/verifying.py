@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import torch  # noqa: F401  loaded here, not in the time of the first input of a property
 from standins import fake_cuda
 from standins import pynvml as fake_nvml
 

@@ -11,8 +11,8 @@ from gpuworkshop.instruments.trace import CALL, LABEL, ON_DEVICE, Trace
 class Calls(msgspec.Struct, frozen=True):
     """One row for each host event of a trace, in its order. Times in microseconds.
 
-    ``parent``: the host event around it on the same thread, -1 for none. ``outermost``: no event of the same name is
-    around it. ``cpu_self``: its duration without its children. ``device_self``: what it launched itself;
+    ``parent``: the host event around it on the same thread, -1 for none. ``outermost``: no event of the same name and
+    kind is around it. ``cpu_self``: its duration without its children. ``device_self``: what it launched itself;
     ``device_total``: with all that its children launched.
     """
 
@@ -58,17 +58,19 @@ def _nested(trace: Trace) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     parent, outermost = np.full(count, -1), np.ones(count, dtype=bool)
     order = np.lexsort((host.kind != LABEL, -host.duration, host.start, host.lane))
     start, end = host.start.tolist(), host.end.tolist()
-    name, lane = host.name.tolist(), host.lane.tolist()
+    lane, kind, name = host.lane.tolist(), host.kind.tolist(), host.name.tolist()
     stack: list[int] = []
-    names: dict[int, int] = {}
+    latest: dict[tuple[int, int, int], float] = {}
     for row in order.tolist():
         while stack and (lane[stack[-1]] != lane[row] or end[stack[-1]] <= start[row]):
-            names[name[stack.pop()]] -= 1
+            stack.pop()
         if stack and end[stack[-1]] >= end[row]:
             parent[row] = stack[-1]
             depth[row] = depth[stack[-1]] + 1
-        outermost[row] = not names.get(name[row])
-        names[name[row]] = names.get(name[row], 0) + 1
+        called = lane[row], kind[row], name[row]
+        before = latest.get(called, -np.inf)  # what began before and ends later is around it
+        outermost[row] = before < end[row]
+        latest[called] = max(before, end[row])
         stack.append(row)
     return parent, np.array(depth, dtype=np.int32), outermost
 
