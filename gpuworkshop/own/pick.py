@@ -23,6 +23,8 @@ class Change(msgspec.Struct, frozen=True):
     """Whether ``text`` is a diff that ``patch -p1`` applies in the folder of ``file``."""
     file: str = ""
     """The file that a diff changes, with its whole path; "" for instructions."""
+    encoding: str = "utf-8"
+    """In which a diff must be written, so that it fits the file."""
     values: dict[str, str] = {}
     """The new settings by their names, as the diff or the instructions write them: {"num_workers": "7"}."""
 
