@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from typing import Any
 
 from gpuworkshop_hooks import places
@@ -24,30 +25,37 @@ _LOADER = ("torch/utils/data/dataloader.py", "torch\\utils\\data\\dataloader.py"
 
 
 class Looks:
-    """Counts what is seen until :meth:`end`."""
+    """Adds up what is seen until :meth:`end`.
+
+    A look has to wait for the interpreter's lock, longest where pure Python runs: so each counts as the time since
+    the look before it.
+    """
 
     def __init__(self, thread: int):
-        self.thread, self.seen, self.looks = thread, {}, 0
+        self.thread, self.seen = thread, {}
         self._over = threading.Event()
         self._helper = threading.Thread(target=self._look, name="gpuworkshop-looks", daemon=True)
         self._helper.start()
 
     def _look(self) -> None:
+        before = time.perf_counter()
         while not self._over.wait(EVERY_SECONDS):
             frame = sys._current_frames().get(self.thread)
+            now = time.perf_counter()
             if frame is not None:
                 key = _own(frame)
-                self.looks += 1
-                self.seen[key] = self.seen.get(key, 0) + 1
+                self.seen[key] = self.seen.get(key, 0.0) + now - before
+            before = now
 
     def end(self) -> list[dict]:
         """The lines with their shares, the most frequent first."""
         self._over.set()
         self._helper.join(1.0)
+        whole = sum(self.seen.values())
         ordered = sorted(list(self.seen.items()), key=lambda item: -item[1])[:MOST]
         return [
-            {"places": [places.at(*one) for one in lines], "share": count / self.looks, "in_loader": in_loader}
-            for (lines, in_loader), count in ordered
+            {"places": [places.at(*one) for one in lines], "share": seconds / whole, "in_loader": in_loader}
+            for (lines, in_loader), seconds in ordered
             if lines
         ]
 
