@@ -11,7 +11,7 @@ import pytest
 
 from gpuworkshop import cli
 from gpuworkshop.cluster import site
-from gpuworkshop.cluster.jobscript import check, rule
+from gpuworkshop.cluster.jobscript import check, rule, training
 from gpuworkshop.cluster.jobscript.rule import Fault
 from gpuworkshop.course import script as course
 
@@ -185,6 +185,98 @@ def test_r06_torchrun_once_per_rank() -> None:
     assert found["fixed-port"].line == 8 and found["srun-cpus"].level == "notice"
 
 
+def test_r04_a_fixed_port_on_a_node_that_others_use() -> None:
+    """R04, TorchDR/TorchDR#249, NVIDIA/Megatron-LM#1371: an option too; none where a free one is taken."""
+    export, option = "export MASTER_PORT=29500", "torchrun --nproc_per_node=1 --master_port 29500 train.py"
+    for line in (export, option):
+        found = faults(*HEAD, line, "python train.py")["fixed-port"]
+        assert found.level == "warning" and found.line == 5 and "29500" in found.title
+        assert "SLURM_JOB_ID" in found.fix and "29500" not in found.fix
+    for fine in ("torchrun --standalone --nproc_per_node=1 train.py", "export MASTER_PORT=0"):
+        assert "fixed-port" not in faults(*HEAD, fine)
+
+
+def test_r05_one_card_a_task_is_card_0_of_each() -> None:
+    """R05, ACEsuit/mace#435, mila-iqia/mila-docs#245: said before the job runs, with the line to write instead."""
+    lines = ("#SBATCH --ntasks-per-node=4", "#SBATCH --gpus-per-task=1", "#SBATCH --cpus-per-task=6")
+    found = faults(*HEAD[:3], *lines, "srun python train_ddp.py")["hides-peers"]
+    assert found.level == "warning" and found.line == 5 and "under the number 0" in found.title
+    assert found.fix == "#SBATCH --gpus-per-node=4"
+
+
+SAMPLED = """from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler as Shares
+loader = DataLoader(data, sampler=Shares(data))
+"""
+
+
+def test_r09_a_sampler_whose_epoch_is_never_set(tmp_path) -> None:
+    """R09, pytorch/pytorch#31771, kan-bayashi/ParallelWaveGAN#177, LambdaLabsML/distributed-training-guide#40."""
+
+    def same_order(text: str) -> Fault | None:
+        (tmp_path / "train.py").write_text(text)
+        lines = (*HEAD[:3], *CARDS4, "torchrun --standalone --nproc_per_node=4 train.py")
+        return faults(*lines, folders=(tmp_path,)).get("same-order")
+
+    found = same_order(SAMPLED)
+    assert found.level == "warning" and "train.py line 3" in found.title and "set_epoch(epoch)" in found.fix
+    for fine in (
+        SAMPLED + "loader.sampler.set_epoch(1)\n",
+        SAMPLED + "getattr(loader, 'batch_sampler').sampler.set_epoch(1)\n",
+        SAMPLED + "import lightning as L\nL.Trainer(devices=4)\n",
+        SAMPLED.replace("Shares(data)", "Shares(data, shuffle=False)"),
+        "# DistributedSampler(data)\nimport torch\n",
+    ):
+        assert same_order(fine) is None, fine
+
+
+@pytest.mark.parametrize(
+    ("code", "use", "line"),
+    [
+        ("# init_process_group, DistributedDataParallel\nimport torch\nnet = torch.nn.Linear(1, 1)", "no", 0),
+        ("import os\nprint(os.environ['LOCAL_RANK'])", "no", 0),
+        ("from torch.nn.parallel import DistributedDataParallel as DDP\nprint('DDP(net)')", "imported", 1),
+        ("import torch.nn as layers\nnet = layers.DataParallel(layers.Linear(1, 1))", "dataparallel", 2),
+        ("import torch.nn.parallel as par\nnet = par.DistributedDataParallel(net)", "ddp", 2),
+        ("from torch.nn.parallel import DistributedDataParallel\nwrap = DistributedDataParallel\nwrap(net)", "ddp", 3),
+        ("import functools, torch.nn.parallel as p\nw = functools.partial(p.DistributedDataParallel)", "ddp", 2),
+        ("from torch.distributed.fsdp import fully_shard as shard\nshard(net)", "sharded", 2),
+        ("import torch.distributed as d\nd.init_process_group()\nd.all_reduce(x)", "exchanges", 2),
+        ("from lightning import Trainer\nTrainer(devices=4)", "framework", 2),
+        ("import accelerate as a\nnet = a.Accelerator().prepare(net)", "framework", 2),
+        ("import deepspeed\nengine, *_ = deepspeed.initialize(model=net)", "framework", 2),
+        ("from mine import start\nstart()", "unknown", 0),
+        ("from .helpers import start\nstart()", "unknown", 0),
+    ],
+)
+def test_r10_what_a_script_does_is_read_from_its_code(code, use, line) -> None:
+    """R10, TorchDR/TorchDR#238, pytorch/pytorch#7092, Lightning-AI/pytorch-lightning#13605: never by its words."""
+    found = training.read(code)
+    assert (found.use, found.line) == (use, line)
+
+
+def test_r10_ranks_that_never_join_are_copies(tmp_path) -> None:
+    """R10: torchrun with a script that joins nobody; a helper that is not known here may do it, and is not blamed."""
+    lines = (*HEAD[:3], *CARDS4, "torchrun --standalone --nproc_per_node=4 train.py")
+    for code, says in (
+        ("import os, sys\nsys.exit(os.environ['LOCAL_RANK'])\n", "joins no other process"),
+        ("from torch.nn.parallel import DistributedDataParallel\n", "line 1 imports what would join them"),
+        ("import torch\nnet = torch.nn.DataParallel(net)\n", "line 2: DataParallel is not DDP"),
+    ):
+        (tmp_path / "train.py").write_text(code)
+        found = faults(*lines, folders=(tmp_path,))["copies"]
+        assert found.level == "warning" and "4 processes of train.py" in found.title and says in found.cause
+    for code in (
+        "import mine\nmine.train()\n",
+        "import torch.distributed as d\nd.init_process_group()\n",
+        "no python(",
+    ):
+        (tmp_path / "train.py").write_text(code)
+        assert "copies" not in faults(*lines, folders=(tmp_path,))
+    (tmp_path / "train.py").write_text("open('was-run', 'w')\n")
+    assert "copies" in faults(*lines, folders=(tmp_path,)) and not Path("was-run").exists()
+
+
 def test_d07_srun_gives_the_task_one_core() -> None:
     """D07, reframe-hpc/reframe#2655: a notice, because it depends on the version of Slurm."""
     found = faults(*HEAD, "#SBATCH --cpus-per-task=16", "srun python train.py --workers 15")
@@ -255,6 +347,9 @@ SHOWN: dict[str, tuple[tuple[str, ...], int]] = {
     "one-process": ((*HEAD[:3], *CARDS4, ONE), 6),
     "fewer-ranks": ((*HEAD[:3], *CARDS4, "torchrun --standalone --nproc_per_node=2 train.py"), 6),
     "more-ranks": ((*HEAD[:3], *CARDS4, "torchrun --standalone --nproc_per_node 8 train.py"), 6),
+    "copies": ((*HEAD[:3], *CARDS4, "torchrun --standalone --nproc_per_node=4 copies.py"), 6),
+    "data-parallel": ((*HEAD[:3], *CARDS4, "python data-parallel.py"), 6),
+    "same-order": ((*HEAD[:3], *CARDS4, "torchrun --standalone --nproc_per_node=4 same-order.py"), 6),
     "first-node-only": ((*HEAD, "#SBATCH --nodes=2", ONE), 6),
     "standalone": ((*HEAD, "#SBATCH --nodes=2", "srun torchrun --standalone --nproc_per_node=gpu train.py"), 6),
     "fixed-port": ((*HEAD, "export MASTER_PORT=29500", ONE), 5),
@@ -269,7 +364,18 @@ SHOWN: dict[str, tuple[tuple[str, ...], int]] = {
 }
 
 
+TRAININGS = {
+    "copies": "import os\nprint(os.environ['LOCAL_RANK'])\n",
+    "data-parallel": "from torch import nn\nmodel = nn.DataParallel(nn.Linear(1, 1))\n",
+    "same-order": "import torch\n"
+    "net = torch.nn.parallel.DistributedDataParallel(net)\n"
+    "sampler = torch.utils.data.DistributedSampler(data)\n",
+}
+
+
 def shown(name: str, folder: Path) -> dict[str, Fault]:
+    if name in TRAININGS:
+        (folder / f"{name}.py").write_text(TRAININGS[name])
     return faults(*SHOWN[name][0], at=site.parse(TYPED) if name in OF_TYPED else AICR, folders=(folder,))
 
 

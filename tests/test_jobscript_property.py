@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from test_jobscript import SHOWN
 
 from gpuworkshop.cluster import site
-from gpuworkshop.cluster.jobscript import check, options, script, shell
+from gpuworkshop.cluster.jobscript import check, options, script, shell, training
 
 AICR = site.load("aicr")
 
@@ -97,3 +97,19 @@ def test_blank_lines_and_comments_change_nothing_but_line_numbers(given_lines, p
         return sorted(one.rule for one in check.check(data, AICR).faults)
 
     assert rules(more) == rules(whole)
+
+
+CODE = """
+import~torch import~x.y~as~z from~.~import~a DDP= torch.nn.parallel. DataParallel(x) partial(DDP)
+DistributedSampler(a,shuffle= False) lambda: ( ) [[[[[[[[[[[[ f'{
+"""
+PARTS = [*(part.replace("~", " ") for part in CODE.split()), "\n", "\n", " ", "\0"]
+
+
+@fuzz()
+@given(st.one_of(st.lists(st.sampled_from(PARTS), max_size=30).map("".join), st.text(max_size=60)))
+def test_any_code_is_read_or_is_no_python(code) -> None:
+    found = training.read(code)
+    if found:
+        assert 0 <= max(found.line, found.same_order) <= code.count("\n") + code.count("\r") + code.count("\f") + 1
+        assert (found.line > 0) == (found.use not in ("no", "unknown"))

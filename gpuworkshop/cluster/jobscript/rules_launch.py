@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from gpuworkshop.cluster.jobscript import launch as launches
+from gpuworkshop.cluster.jobscript import training
 from gpuworkshop.cluster.jobscript.launch import Launch
 from gpuworkshop.cluster.jobscript.rule import Job, Seen, directive
 from gpuworkshop.machine.allocation import workers_rule
@@ -16,6 +17,12 @@ _ENDPOINTS = ("--rdzv_endpoint", "--rdzv-endpoint")
 _PORT = "$((20000 + SLURM_JOB_ID % 10000))"
 _PER_NODE = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "deepspeed")
 _RANKS = (*_PER_NODE, "accelerate")
+_APART = {
+    "no": "{script} joins no other process",
+    "imported": "{script} line {at} imports what would join them, and nothing calls it",
+    "dataparallel": "{script} line {at}: DataParallel is not DDP, each process uses all cards",
+}
+"""Why the ranks of a script do not know each other, by what its code does."""
 
 
 def ranks(job: Job) -> Iterator[Seen]:
@@ -119,9 +126,7 @@ def _one_process(job: Job, one: Launch, cards: int) -> Iterator[Seen]:
     if one.starter:
         lines = [_all_cards(one)]
     else:
-        rest = " ".join(one.words[1:])
-        lines.append(f"# or, where {one.script} is distributed (DDP):")
-        lines.append(f'torchrun --standalone --nnodes=1 --nproc_per_node="$SLURM_GPUS_ON_NODE" {rest}')
+        lines += [f"# or, where {one.script} is distributed (DDP):", _all_ranks(one)]
     fields = {"cards": cards, "which": known, "fix": "\n".join(lines)}
     yield Seen("one-process", one.line, fields)
 
@@ -269,4 +274,29 @@ def _cards_per_node(job: Job, tasks: int) -> str:
     return "\n".join(lines)
 
 
-LOOKS = (ranks, ports, cpus, peers)
+def scripts(job: Job) -> Iterator[Seen]:
+    """The Python files that the job trains with, as far as they lie here: do their ranks know each other?"""
+    for one in launches.commands_that_train(job.script):
+        text = job.read(one.script) if one.script and not one.script.startswith("-m ") else None
+        found = training.read(text) if text else None
+        if found is None:
+            continue
+        where = {"script": one.script, "at": found.line}
+        if one.starter in _RANKS and found.use in _APART:
+            made = _made(job, one)
+            if made is None or made > 1:
+                processes = f"{made} processes" if made else "several processes"
+                why = _APART[found.use].format(script=one.script, at=found.line)
+                yield Seen("copies", one.line, {"processes": processes, "why": why, **where})
+        elif found.use == "dataparallel" and (job.request.cards_on_node or 0) > 1:
+            yield Seen("data-parallel", one.line, where | {"fix": f"# DDP in {one.script}, then:\n{_all_ranks(one)}"})
+        if found.same_order:
+            yield Seen("same-order", one.line, where | {"at": found.same_order})
+
+
+def _all_ranks(one: Launch) -> str:
+    """The same start through torchrun."""
+    return f'torchrun --standalone --nnodes=1 --nproc_per_node="$SLURM_GPUS_ON_NODE" {" ".join(one.words[1:])}'
+
+
+LOOKS = (ranks, scripts, ports, cpus, peers)
