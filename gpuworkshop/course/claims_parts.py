@@ -14,7 +14,7 @@ import msgspec
 from gpuworkshop import child
 from gpuworkshop.child import Progress
 from gpuworkshop.course import calls, claims_readings, demos
-from gpuworkshop.course.claims_child import Ask, Watched
+from gpuworkshop.course.claims_child import ON_CARD, Ask, Watched
 from gpuworkshop.course.claims_readings import LoaderSeen, Readings, Trained
 from gpuworkshop.course.claims_result import Part
 from gpuworkshop.instruments import memory, precision, profile, scaling, starve, verify
@@ -118,7 +118,7 @@ def _loader(setup: Setup) -> tuple[Readings, Conditions]:
     job, rule = setup.job, workers_rule(setup.cpus)
     start = job.sizes.start
     workers = sorted({1, rule, *({4} if setup.cpus >= 4 else {})})
-    swept = starve.run_sweep(start, job, workers=workers, **setup.how)
+    swept = starve.run_sweep(start, job, workers=workers, plan=ON_CARD if setup.card else None, **setup.how)
     some = start.with_(workers=4, persistent_workers=True) if setup.cpus >= 4 else None
     others = tuple(Watched(one.name, one.job, one.start) for one in map(by_name, LOOKED_AT)) if setup.card else ()
     asked = Ask(

@@ -159,6 +159,8 @@ class Request(Asked, frozen=True, kw_only=True):
 
     workers: tuple[int, ...] | None = None
     """Numbers of workers to sweep; None measures the config alone."""
+    plan: Plan | None = None
+    """How long to measure; None: as usual."""
 
 
 def run(
@@ -174,19 +176,20 @@ def run_sweep(
     job: Job | None = None,
     *,
     workers: Sequence[int] | None = None,
+    plan: Plan | None = None,
     launcher: Sequence[str] = (),
     progress=None,
 ) -> SweepResult:
     """Sweep the number of workers of a built-in workload in a child; default: up to the allocation's CPUs."""
-    how = dict(launcher=launcher, progress=progress)
-    return ask(f"{__name__}:in_child", Request, config, job, type=SweepResult, workers=tuple(workers or ()), **how)
+    how = dict(workers=tuple(workers or ()), plan=plan, launcher=launcher, progress=progress)
+    return ask(f"{__name__}:in_child", Request, config, job, type=SweepResult, **how)
 
 
 def in_child(request: Any, tell: Tell) -> StarveResult | SweepResult:
     """What the child does with a :class:`Request`."""
     asked = msgspec.convert(request, Request)
     training = asked.training(tell)
-    door = dict(device=training.device, **asked.names, tell=tell.part(0.1, 1.0))
+    door = dict(device=training.device, **asked.names, plan=asked.plan, tell=tell.part(0.1, 1.0))
     if asked.workers is None:
         result = measure(training.loader, lambda ready: training.step(*ready), training.prepare, **door)
         return msgspec.structs.replace(result, config=asked.config, planted=asked.job.planted)
