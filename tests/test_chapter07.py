@@ -15,7 +15,7 @@ from gpuworkshop.course.checks import chapter07
 from gpuworkshop.course.hidden_child import Seen, Turn
 from gpuworkshop.instruments.learning import Judgement
 from gpuworkshop.instruments.starve_result import StarveResult
-from gpuworkshop.loop import ledger, trial
+from gpuworkshop.loop import ledger, pace, trial
 from gpuworkshop.loop.climb_result import bars
 from gpuworkshop.loop.look_result import Look, Traced, Watched
 from gpuworkshop.loop.remedies import explaining, parts
@@ -324,7 +324,7 @@ def test_the_static_face_names_every_change(child: Child) -> None:
 
 def test_the_child_looks_at_a_kept_change_and_only_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """The real child, on the smallest job, with a plan too short for a verdict: what is not kept is not looked at."""
-    monkeypatch.setattr(trial, "plan_for", lambda device: Plan(0.01, min_rounds=2, budget_seconds=0.1))
+    monkeypatch.setattr(pace, "plan_for", lambda device, **_: Plan(0.01, min_rounds=2, budget_seconds=0.1))
     monkeypatch.setattr(hidden_child, "SECONDS", 0.1)
     small = hidden.SMALL_BATCHES
     first = hidden_child.in_child(msgspec.to_builtins(hidden_child.Request(small.job, small.start)), Tell())

@@ -22,6 +22,7 @@ from gpuworkshop.loop.diagnose import bound, diagnose, ranked, which_limit
 from gpuworkshop.loop.ledger import Record
 from gpuworkshop.loop.look import Eye
 from gpuworkshop.loop.look_result import Look, Traced, Watched, shares, traced
+from gpuworkshop.loop.pace import pace_for
 from gpuworkshop.loop.parked import Parked, tensors
 from gpuworkshop.loop.remedies import Facts, by_id, proposals, remedies
 from gpuworkshop.machine.conditions import conditions
@@ -372,12 +373,24 @@ def on_card():
 
 
 def test_utilization_is_the_drivers_or_none(monkeypatch) -> None:
-    assert eye(monkeypatch, busy=0.4, windows=25)._watch(on_card()) == Watched(0.4, 25)
-    few = eye(monkeypatch, busy=0.4, windows=3)._watch(on_card())
+    assert eye(monkeypatch, busy=0.4, windows=25)._watch(on_card(), 100.0) == Watched(0.4, 25)
+    few = eye(monkeypatch, busy=0.4, windows=3)._watch(on_card(), 100.0)
     assert few.busy is None and "3 windows" in few.why
-    slice_of_one = eye(monkeypatch, busy_why="a MIG slice has no utilization", windows=0)._watch(on_card())
+    slice_of_one = eye(monkeypatch, busy_why="a MIG slice has no utilization", windows=0)._watch(on_card(), 100.0)
     assert slice_of_one == Watched(None, 0, "a MIG slice has no utilization")
-    assert eye(monkeypatch)._watch(on_card()) == Watched(None, why="the driver does not answer")
+    assert eye(monkeypatch)._watch(on_card(), 100.0) == Watched(None, why="the driver does not answer")
+
+
+@pytest.mark.parametrize(("steps_a_second", "seconds"), [(2.0, 1.0), (130.0, 1.0), (20_000.0, 1.0)])
+def test_the_driver_watches_for_seconds_however_fast_the_steps_are(monkeypatch, steps_a_second, seconds) -> None:
+    """Three blocks, the first to warm up; steps of 50 us are not measured for less than a few windows."""
+    made, asked = eye(monkeypatch, busy=0.4, windows=25), []
+    made.bench.pace = pace_for("cuda:0", 150.0)
+    monkeypatch.setattr(looking, "in_turn", lambda arms, clock, plan: asked.append(plan))
+    made._watch(on_card(), steps_a_second)
+    (plan,) = asked
+    assert plan.min_steps / steps_a_second == pytest.approx(seconds, rel=0.01)
+    assert (plan.min_rounds, plan.max_warm_up_blocks) == (2, 1)
 
 
 @pytest.mark.parametrize(("limit", "share"), [(None, 0.25), (20.0, 0.5), (5.0, 1.0)])

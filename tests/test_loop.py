@@ -344,7 +344,32 @@ def test_a_run_that_looks_worse_gets_a_second_seed(small, monkeypatch) -> None:
 
     monkeypatch.setattr(bench, "learn", learn)
     assert bench.judge(DECODED.with_(batch_size=16), "same").ok is True
-    assert asked == [(32, 0), (32, 1), (16, 0), (16, 1)]
+    assert asked == [(32, 0), (16, 0), (32, 1), (16, 1)]
+
+
+def test_what_changes_are_held_against_is_trained_once_for_each_batch_size(small, monkeypatch) -> None:
+    """And it stays the first one, so that each change is held against it and not against the one before."""
+    bench, asked = trial.Bench(Job(), DECODED, "cpu", QUICK), []
+    monkeypatch.setattr(bench, "build", lambda config, seed=0: SimpleNamespace(
+        can_learn=True, config=config, job=SimpleNamespace(seed=seed or 0)))  # fmt: skip
+    ends = {"fp32": 0.60, "tf32": 0.65, "bf16": 0.71}
+
+    def learn(training) -> Learned:
+        asked.append((training.config.batch_size, training.config.precision, training.job.seed))
+        return learned(ends[training.config.precision])
+
+    monkeypatch.setattr(bench, "learn", learn)
+    tf32 = DECODED.with_(precision="tf32")
+    assert bench.judge(tf32, "close", DECODED).ok is True
+    assert asked == [(32, "fp32", 0), (32, "tf32", 0)], "one seed of each suffices"
+    assert bench.judge(tf32.with_(precision="bf16"), "close", tf32).ok is False, "0.06 worse than the one before it"
+    assert asked[2:] == [(32, "bf16", 0), (32, "fp32", 1), (32, "bf16", 1)]
+    asked.clear()
+    larger = tf32.with_(batch_size=128)
+    assert bench.judge(larger, "training", tf32).ok is True and asked == [(128, "tf32", 0)]
+    asked.clear()
+    assert bench.judge(larger.with_(fused=True), "close", larger).ok is True
+    assert asked == [(128, "tf32", 0)], "the larger batch was trained when it was judged itself"
 
 
 def test_the_learning_rate_of_a_judged_run_falls_to_zero(small) -> None:
@@ -618,6 +643,31 @@ def test_a_climb_stops_at_its_budget(climbed) -> None:
     _, stopped, _ = climbed(world, budget_seconds=25.0)
     assert len(world.trials) == 2
     assert "the budget of 25 s is used up: a change takes about 10 s, and 5 s are left" in stopped
+
+
+def test_a_climb_that_had_to_stop_names_what_it_has_not_tried(climbed, monkeypatch) -> None:
+    made, _, _ = climbed(World(), budget_seconds=25.0)
+    tried = {record.remedy for record in made.records}
+    monkeypatch.setattr(made, "facts", facts(cpus=8, knee=pytest.fail))  # nothing is measured for it
+    left = made.untried(made.looks[-1])
+    assert left and not tried & set(left) and {"BF16 autocast", "batch at the knee"} <= set(left)
+    assert "decode on the card" not in left, "what does not apply is not left over"
+
+
+def test_the_time_for_choosing_a_batch_is_part_of_that_change(climbed, monkeypatch) -> None:
+    """Each other trial takes 10 s, and finding the knee 40: the next change is judged by what changes really take."""
+    world = World(decode=1.0, copy=1.0, handing=10.0, bf16=1.0, last=1.0)
+
+    def knee(config: TrainConfig) -> int:
+        world.now += 40.0
+        return 64
+
+    made, _, _ = climbed(world, max_changes=0)
+    monkeypatch.setattr(made, "facts", Facts(8, True, knee))
+    made.asked = msgspec.structs.replace(made.asked, max_changes=6)
+    made.refused = {name: remedy for name, remedy in BY_ID.items() if name != "batch"}
+    made.next_change(made.looks[-1])
+    assert made.budget._changes[-1] == 50.0
 
 
 def test_a_climb_stops_when_nothing_pays(climbed) -> None:

@@ -10,17 +10,22 @@ import pytest
 from gpuworkshop import cli
 from gpuworkshop.course import replay
 from gpuworkshop.instruments.flops import Achieved
+from gpuworkshop.instruments.watch_findings import LEAST_WINDOWS
 from gpuworkshop.loop import climb, trial
-from gpuworkshop.loop.budget import Budget
+from gpuworkshop.loop.budget import Budget, Spent
 from gpuworkshop.loop.climb import USUAL, USUAL_ON_CPU
 from gpuworkshop.loop.ledger import Record
 from gpuworkshop.loop.look_result import Look, Traced, Watched
+from gpuworkshop.loop.pace import FEW_ROUNDS, SHARE, pace_for
 from gpuworkshop.loop.remedies import explaining, parts
-from gpuworkshop.timing import Clock, Plan, Rate, in_turn, warm_up
+from gpuworkshop.timing import Clock, Plan, Rate, in_turn, plan_for, warm_up
 from gpuworkshop.workloads.config import TrainConfig, changed
 
 RECORDED = replay.load("loop")
 """A loop on an H200, by a kit that did not look at where the time of a step goes."""
+
+WINDOW = 0.2
+"""Seconds of one window of the driver."""
 
 
 def titles(result: climb.LoopResult) -> dict[str, str]:
@@ -139,6 +144,66 @@ def test_no_change_is_begun_that_would_probably_end_too_late() -> None:
     assert budget.used_up().startswith(f"the budget of {USUAL_ON_CPU:.0f} s is used up (")
     asked = Budget(10.0, "cpu", iter([0.0, 20.0]).__next__)
     assert asked.used_up() == "the budget of 10 s is used up", "whoever asked for it need not be told how to lift it"
+
+
+def test_what_is_done_within_something_else_counts_once() -> None:
+    time = SimpleNamespace(now=0.0)
+    spent = Spent(lambda: time.now)
+    with spent.on("trials"):
+        time.now += 3
+        with pytest.raises(KeyError), spent.on("learning"):
+            time.now += 4
+            raise KeyError
+        time.now += 1
+    time.now += 100
+    with spent.on("learning"):
+        time.now += 2
+    assert spent.seconds == {"trials": 4.0, "learning": 6.0}
+
+
+def test_a_loop_says_where_its_time_went_and_what_it_left_untried() -> None:
+    stopped = "the budget of 150 s is used up"
+    told = msgspec.structs.replace(
+        RECORDED, spent={"looks": 20.4, "trials": 80.0}, untried=("fused optimizer", "TF32"), stopped=stopped
+    )
+    said = {finding.title: finding for finding in climb.findings(told)}
+    assert said[f"The loop took {RECORDED.seconds:.0f} s"].evidence == "trials 80 s, looks 20 s"
+    left = said["Not tried: fused optimizer, TF32"]
+    assert stopped in left.evidence and "--budget none" in left.fix
+    assert not any(title.startswith(("The loop took", "Not tried")) for title in titles(RECORDED))
+    assert RECORDED.spent == {} and msgspec.json.decode(msgspec.json.encode(told), type=climb.LoopResult) == told
+
+
+@pytest.mark.parametrize("budget", [30.0, 60.0, 150.0, 300.0, 600.0])
+def test_with_a_budget_on_a_card_no_part_takes_much_of_it(budget) -> None:
+    found, usual = pace_for("cuda:0", budget), pace_for("cuda:0")
+    for plan in (found.trial, found.baseline, found.quick):
+        least = plan.min_rounds * 2 * plan.block_seconds
+        assert max(plan.budget_seconds, least, 2 * plan.min_seconds) <= max(3.2, SHARE * budget) + 1e-9
+        assert plan.width >= usual.trial.width and plan.min_rounds >= FEW_ROUNDS
+        assert plan.block_seconds <= usual.trial.block_seconds
+    assert found.trial.width == usual.trial.width and found.trial.min_rounds == usual.trial.min_rounds
+    assert found.watch_seconds / WINDOW >= LEAST_WINDOWS, "enough windows of the driver to say anything"
+
+
+def test_a_long_budget_measures_as_if_there_were_none_and_a_cpu_always_does() -> None:
+    assert pace_for("cuda:0", 600.0).trial == pace_for("cuda:0").trial == plan_for("cuda:0")
+    assert pace_for("cuda:0", 600.0).baseline == plan_for("cuda:0", baseline=True) == pace_for("cuda:0").baseline
+    assert pace_for("cpu", 50.0) == pace_for("cpu") and pace_for("cpu").trial == plan_for("cpu")
+
+
+def test_a_loop_of_150_s_on_a_card_has_time_for_five_changes() -> None:
+    """What measuring alone takes, when nothing gets narrow before its time is up: two arms a change, three at first.
+
+    A block may be half as long again, and warming up takes a second an arm.
+    """
+    pace, arm = pace_for("cuda:0", 150.0), 1.0
+    longest = 1.5 * pace.trial.block_seconds
+    first = 1.5 * pace.baseline.budget_seconds + 3 * (longest + arm) + 2 * pace.product_seconds
+    first += pace.watch_seconds + pace.profile_seconds
+    change = pace.trial.budget_seconds + 2 * (longest + arm)
+    look = 2 * (FEW_ROUNDS * longest + arm) + pace.watch_seconds + pace.quick_profile_seconds
+    assert first + 5 * (change + look) < 150.0
 
 
 @pytest.mark.parametrize(("words", "asked"), [([], {}), (["--budget", "none"], {"budget_seconds": None})])

@@ -22,6 +22,8 @@ FEWEST = 8
 MOST_SIZES = 9
 LARGEST = {"cpu": 4, "card": 16}
 """How many times the present batch the largest one looked at is."""
+KNEE_BLOCK = 0.25
+"""Seconds of a block where only the knee is looked for."""
 
 
 class Sized:
@@ -46,6 +48,12 @@ class Sized:
 def quick(plan: Plan) -> Plan:
     """A plan that only finds the knee: four rounds, half the time."""
     return msgspec.structs.replace(plan, min_rounds=4, budget_seconds=plan.budget_seconds / 2)
+
+
+def shortest(plan: Plan) -> Plan:
+    """A plan that only proposes a batch, which a trial will then judge: four rounds of short blocks."""
+    block = min(plan.block_seconds, KNEE_BLOCK)
+    return msgspec.structs.replace(plan, min_rounds=4, width=1.0, block_seconds=block, max_warm_up_blocks=4)
 
 
 def largest_for(training: Any, now: int) -> int:
@@ -148,7 +156,7 @@ def knee(build: Callable[[TrainConfig], Any], config: TrainConfig, clock: Clock,
         sizes.append(size)
         measured.append(arm)
         size *= 2
-    rounds = in_turn(measured, clock, quick(plan))
+    rounds = in_turn(measured, clock, shortest(plan))
     return knee_of({size: rounds.rate(str(size)).value for size in sizes})
 
 

@@ -10,6 +10,31 @@ from typing import Literal
 from gpuworkshop.loop.climb import USUAL, USUAL_ON_CPU
 
 
+class Spent:
+    """Where the time of a loop goes: seconds by what was done. What is done within something else counts once."""
+
+    def __init__(self, clock: Callable[[], float]):
+        self.seconds: dict[str, float] = {}
+        self._clock, self._doing, self._since = clock, "", 0.0
+
+    @contextmanager
+    def on(self, what: str) -> Iterator[None]:
+        """Around what is done; afterwards goes on what was done before."""
+        outer = self._turn_to(what)
+        try:
+            yield
+        finally:
+            self._turn_to(outer)
+
+    def _turn_to(self, what: str) -> str:
+        """Book the time until now; what it was spent on."""
+        before, now = self._doing, self._clock()
+        if before:
+            self.seconds[before] = self.seconds.get(before, 0.0) + now - self._since
+        self._doing, self._since = what, now
+        return before
+
+
 class Budget:
     """Seconds for baseline and changes, and what one change usually takes; ``seconds`` is None without a limit."""
 
@@ -24,11 +49,14 @@ class Budget:
         return self._clock() - self._began
 
     @contextmanager
-    def one_change(self) -> Iterator[None]:
-        """Around one change: how long the next one will take is judged by those before."""
-        began = self._clock()
+    def one_change(self, since: float | None = None) -> Iterator[None]:
+        """Around one change: how long the next one will take is judged by those before.
+
+        ``since``: what was :attr:`elapsed` when it began, where choosing its value took time, too.
+        """
+        since = self.elapsed if since is None else since
         yield
-        self._changes.append(self._clock() - began)
+        self._changes.append(self.elapsed - since)
 
     def used_up(self) -> str:
         """Why no further change is begun; "" while there is time for one. With the usual budget one is always tried."""

@@ -48,6 +48,10 @@ class LoopResult(msgspec.Struct, frozen=True):
     origin: Origin
     looks: tuple[Look, ...] = ()
     """At the baseline and after each kept change: what limits. Empty in recordings of kit 0.1.0 and before."""
+    spent: dict[str, float] = {}
+    """Where the time went: seconds by what was done, without starting and building. Empty in older recordings."""
+    untried: tuple[str, ...] = ()
+    """What would have come next and was not tried, where the loop had to stop before."""
 
     @property
     def kept(self) -> list[Record]:
@@ -73,6 +77,9 @@ def findings(result: LoopResult) -> Iterator[Finding]:
         yield Finding("notice", f"{record.remedy}: not kept", f"{_values(record)}: {record.why}")
     if not result.kept:
         yield _nothing_kept(result)
+    if result.untried:
+        title = f"Not tried: {', '.join(result.untried)}"
+        yield Finding("notice", title, f"stopped because {result.stopped}", _to_go_on(result))
     left = f"{result.of_synthetic.ratio:.0%} of the same step on random batches ({result.synthetic})"
     gained = f"In all {_gain(result)}; it now" if result.kept else "As it was, it"
     yield Finding("ok", f"{gained} runs at {left}", f"stopped because {result.stopped}")
@@ -85,6 +92,8 @@ def findings(result: LoopResult) -> Iterator[Finding]:
             f"Still decoding JPEGs every time, the best path reaches {result.jpegs} ({share:.0%} of the final run)",
             f"{result.jpegs_config.data_path} with {result.jpegs_config.workers} workers, all else as in the final run",
         )
+    if result.spent:
+        yield _spent(result)
 
 
 def _nothing_kept(result: LoopResult) -> Finding:
@@ -95,8 +104,19 @@ def _nothing_kept(result: LoopResult) -> Finding:
     title = (
         f"None of {counted(tried, 'change')} was kept; others were not measured" if tried else "No change was measured"
     )
-    fix = "gpuworkshop loop " + ("--budget none" if "budget" in result.stopped else "without --max-changes")
-    return Finding("unknown", title, f"stopped because {result.stopped}", fix)
+    return Finding("unknown", title, f"stopped because {result.stopped}", _to_go_on(result))
+
+
+def _to_go_on(result: LoopResult) -> str:
+    """How to ask for a loop that does not stop there."""
+    return "gpuworkshop loop " + ("--budget none" if "budget" in result.stopped else "without --max-changes")
+
+
+def _spent(result: LoopResult) -> Finding:
+    """Where the loop's time went, the most first."""
+    most = sorted(result.spent.items(), key=lambda item: -item[1])
+    said = ", ".join(f"{what} {seconds:.0f} s" for what, seconds in most)
+    return Finding("notice", f"The loop took {result.seconds:.0f} s", said)
 
 
 def _kept_finding(record: Record) -> Finding:

@@ -48,9 +48,11 @@ class Climb:
 
     def __init__(self, asked: Request, tell: Tell):
         self.asked, self.tell = asked, tell
-        self.bench = Bench(asked.job, asked.start, asked.device)
+        device = asked.device or default_device()
+        self.budget = Budget(asked.budget_seconds, device, lambda: time.monotonic())
+        self.bench = Bench(asked.job, asked.start, device, budget_seconds=self.budget.seconds)
+        self.spent = self.bench.spent
         self.eye = Eye(self.bench)
-        self.budget = Budget(asked.budget_seconds, self.bench.device, lambda: time.monotonic())
         self.now, self.records, self.looks = asked.start, [], []
         self.refused: dict[str, Remedy] = {}
         pictures = asked.job.sizes.pictures is not None
@@ -61,7 +63,8 @@ class Climb:
     def climb(self) -> LoopResult:
         """Baseline, then one change after the other until nothing pays."""
         self.say("baseline")
-        seen = self.look()
+        with self.spent.on("baseline"):
+            seen = self.look()
         self.looks.append(seen)
         what = dict(config=self.now, rate=seen.starve.real, conditions=self.here, kept=True)
         found = which_limit(seen)
@@ -89,25 +92,39 @@ class Climb:
         for remedy, _ in ranked(seen, self.facts.cpus):
             if remedy.id in self.refused:
                 continue
+            if self.stop():
+                return None
             self.refused[remedy.id] = remedy
-            for config in proposals(remedy, self.now, self.facts):
-                if self.stop():
+            began = self.budget.elapsed
+            configs = proposals(remedy, self.now, self.facts)
+            for config in configs:
+                if config != configs[0] and self.stop():
                     return None
-                with self.budget.one_change():
+                with self.budget.one_change(began):
                     kept = self.try_change(remedy, config, seen)
                 if kept:
                     return remedy
+                began = self.budget.elapsed
         return None
+
+    def untried(self, seen: Look) -> tuple[str, ...]:
+        """Titles of the remedies that would come next and that this loop has not tried from any config."""
+        tried = {record.remedy for record in self.records}
+        unmeasured = msgspec.structs.replace(self.facts, knee=lambda config: 2 * config.batch_size)
+        offered = [remedy for remedy, _ in ranked(seen, self.facts.cpus) if remedy.title not in tried]
+        return tuple(remedy.title for remedy in offered if proposals(remedy, self.now, unmeasured))
 
     def try_change(self, remedy: Remedy, config: TrainConfig, seen: Look) -> bool:
         """Measure one change against the run as it is; if it is kept, look at what limits now; record it."""
         self.say(f"{remedy.title}, in turn")
-        trial = self.bench.trial(self.now, config, self.tell.part(self.share(), self.share()))
+        with self.spent.on("trials"):
+            trial = self.bench.trial(self.now, config, self.tell.part(self.share(), self.share()))
         record = self.change(remedy, trial, seen)
         if trial.kept:
             self.now = config
             self.say("did the bottleneck move?")
-            self.looks.append(self.look(quick=True))
+            with self.spent.on("looks"):
+                self.looks.append(self.look(quick=True))
             record = msgspec.structs.replace(record, limit_after=which_limit(self.looks[-1]))
         self.record(record)
         return trial.kept
@@ -138,12 +155,14 @@ class Climb:
     def knee(self, config: TrainConfig) -> int:
         """The smallest batch within 5% of the best throughput, on resident data."""
         self.say("batch sizes in turn")
-        return memory.knee(self.bench.build, config, self.bench.clock, self.bench.plan)
+        with self.spent.on("batch sizes"):
+            return memory.knee(self.bench.build, config, self.bench.clock, self.bench.plan)
 
     def finish(self, stopped: str) -> LoopResult:
         """Measure what was reached against both ceilings, and put everything together."""
         self.say("final, against both ceilings")
-        reached = final(self.eye, self.now, self.facts)
+        with self.spent.on("final run"):
+            reached = final(self.eye, self.now, self.facts)
         self.tell.progress(1.0, "done")
         return LoopResult(
             run=self.id,
@@ -156,6 +175,8 @@ class Climb:
             conditions=self.here,
             origin=self.here.origin,
             gain=math.prod(r.comparison.ratio for r in self.records if r.kept and r.comparison),
+            spent=self.spent.seconds,
+            untried=() if stopped == NOTHING_PAYS else self.untried(self.looks[-1]),
             **reached,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import tempfile
 from pathlib import Path
@@ -22,11 +23,6 @@ from gpuworkshop.workloads.train import Training
 
 FEWEST, MOST = 5, profile.STEPS
 """Steps that are profiled; fewer than the most only where a step is slow."""
-PROFILE_SECONDS, QUICK_PROFILE_SECONDS = 2.0, 0.5
-"""What profiled steps may take on a CPU, where steps are slow, and in a quick look there."""
-WATCH_SECONDS = 5.0
-"""Plain steps that the driver watches: 25 of its windows."""
-FEW_ROUNDS = 4
 FASTEST: Format = "bf16"
 """The format in which every card of the table computes fastest; a CPU without units for it is not asked."""
 
@@ -47,7 +43,7 @@ class Eye:
         training = self.bench.build(config)
         training.use_precision()
         seen = self._starve(training, quick)
-        watched = self._watch(training) if self.card else None
+        watched = self._watch(training, seen.real.value / seen.batch_size) if self.card else None
         steps = self._steps(seen, quick)
         self._peak_from_here()
         profiled = self._profile(training, steps)
@@ -56,8 +52,7 @@ class Eye:
         return Look(seen, profiled, done, watched, memory, product, config.precision, most)
 
     def _starve(self, training: Training, quick: bool) -> starve.StarveResult:
-        job = self.bench.job
-        plan = msgspec.structs.replace(self.bench.plan, min_rounds=FEW_ROUNDS, width=1.0) if quick else None
+        job, pace = self.bench.job, self.bench.pace
         seen = starve.measure(
             training.loader,
             lambda ready: training.step(*ready),
@@ -65,7 +60,7 @@ class Eye:
             device=training.device,
             workload=job.title,
             unit=job.sizes.unit,
-            plan=plan,
+            plan=pace.quick if quick else pace.baseline,
             loader_alone=not quick,
         )
         return self.named(seen, training.config)
@@ -75,10 +70,9 @@ class Eye:
         return msgspec.structs.replace(seen, config=config, planted=self.bench.job.planted)
 
     def _steps(self, seen: starve.StarveResult, quick: bool) -> int:
-        if self.card:
-            return MOST
-        seconds = QUICK_PROFILE_SECONDS if quick else PROFILE_SECONDS
-        return max(FEWEST, min(MOST, round(seconds * seen.real.value / seen.batch_size)))
+        pace = self.bench.pace
+        seconds = pace.quick_profile_seconds if quick else pace.profile_seconds
+        return max(FEWEST, round(min(MOST, seconds * seen.real.value / seen.batch_size)))
 
     def _profile(self, training: Training, steps: int):
         """What a profile of so many steps adds up to; None where the profiler is refused."""
@@ -98,9 +92,10 @@ class Eye:
                 return None
         return traced(result.sums)
 
-    def _watch(self, training: Training) -> Watched:
-        """Utilization over some seconds of plain steps, as the driver counts it."""
-        plan = Plan(block_seconds=WATCH_SECONDS / 2, min_rounds=2, budget_seconds=0.1, max_warm_up_blocks=2)
+    def _watch(self, training: Training, steps_a_second: float) -> Watched:
+        """Utilization over some seconds of plain steps, as the driver counts it: three blocks, warming up included."""
+        steps = max(1, math.ceil(self.bench.pace.watch_seconds / 3 * steps_a_second))
+        plan = Plan(block_seconds=0.0, min_steps=steps, min_rounds=2, budget_seconds=0.1, max_warm_up_blocks=1)
         with arms.real("now", training) as arm, Watch(what="the loop's plain steps", env=os.environ) as seen:
             in_turn([arm], self.bench.clock, plan)
         cards = seen.result.cards
@@ -122,7 +117,9 @@ class Eye:
     def _product(self, format: str) -> Rate | None:
         if format not in self._products:
             try:
-                self._products[format] = flops.matrix_product(self.bench.device, format, 1.0 if self.card else 0.5)
+                self._products[format] = flops.matrix_product(
+                    self.bench.device, format, self.bench.pace.product_seconds
+                )
             except torch.OutOfMemoryError:
                 return None
         return self._products[format]

@@ -14,6 +14,8 @@ from gpuworkshop.child import Tell
 from gpuworkshop.instruments import arms
 from gpuworkshop.instruments.feed import LoaderFault
 from gpuworkshop.instruments.learning import Judgement, Learned, Numerics, judge, learn
+from gpuworkshop.loop.budget import Spent
+from gpuworkshop.loop.pace import pace_for
 from gpuworkshop.loop.parked import Parked
 from gpuworkshop.loop.remedies import Parts, explaining, parts
 from gpuworkshop.loop.trial_result import UNATTRIBUTED, Trial
@@ -21,7 +23,7 @@ from gpuworkshop.machine import allocation
 from gpuworkshop.machine.conditions import conditions
 from gpuworkshop.machine.gpus import default_device
 from gpuworkshop.report import Origin
-from gpuworkshop.timing import Comparison, Plan, Rounds, clock_for, in_turn, plan_for
+from gpuworkshop.timing import Comparison, Plan, Rounds, clock_for, in_turn
 from gpuworkshop.workloads.config import Job, TrainConfig, changed
 from gpuworkshop.workloads.pictures import PictureFault
 from gpuworkshop.workloads.train import Training, build
@@ -39,11 +41,21 @@ SEEDS = (0, 1)
 class Bench:
     """Where trials of one job are made: the device, its plan, the held-out pictures, the unchanged run's learning."""
 
-    def __init__(self, job: Job, reference: TrainConfig, device: str | None = None, plan: Plan | None = None):
+    def __init__(
+        self,
+        job: Job,
+        reference: TrainConfig,
+        device: str | None = None,
+        plan: Plan | None = None,
+        budget_seconds: float | None = None,
+    ):
         self.job, self.reference = job, reference
         self.device = device or default_device()
-        self.plan, self.clock = plan or plan_for(self.device), clock_for(self.device)
+        self.pace = pace_for(self.device, budget_seconds, plan)
+        self.plan, self.clock = self.pace.trial, clock_for(self.device)
+        self.spent = Spent(time.monotonic)
         self._learned: dict[tuple[TrainConfig, int], Learned] = {}
+        self._anchors: dict[int, TrainConfig] = {}
         self._held_out: Sequence[tuple] | None = None
 
     def build(self, config: TrainConfig, seed: int | None = None) -> Training:
@@ -131,17 +143,28 @@ class Bench:
         return conditions(self.device).origin
 
     def judge(self, config: TrainConfig, numerics: Numerics, before: TrainConfig | None = None) -> Judgement:
-        """Train ``config`` for the preset's samples and hold it against runs of ``before``, the unchanged config."""
-        first = self.build(config)
+        """Train ``config`` for the preset's samples and hold it against runs of ``before``, the unchanged config.
+
+        One seed of each suffices where the changed run is no worse; where it looks worse, a second of both decides.
+        """
+        first, reference = self.build(config), self._anchor(before or self.reference)
         if not first.can_learn:
             return Judgement(None, "learning not judged: the pictures have no classes")
-        usual = [self._usual(before or self.reference, seed) for seed in SEEDS]
-        runs = [self.learn(first)]
-        if judge(usual, runs, numerics).ok is False:  # one seed may be unlucky
-            runs += [self.learn(self.build(config, seed)) for seed in SEEDS[1:]]
-        else:
-            self._learned.setdefault((_content(config), first.job.seed), runs[0])
+        with self.spent.on("learning"):
+            usual, runs = [self._usual(reference, SEEDS[0])], [self.learn(first)]
+            if judge(usual, runs, numerics).ok is False:  # one seed may be unlucky
+                usual += [self._usual(reference, seed) for seed in SEEDS[1:]]
+                runs += [self.learn(self.build(config, seed)) for seed in SEEDS[1:]]
+            else:
+                self._learned.setdefault((_content(config), first.job.seed), runs[0])
         return judge(usual, runs, numerics)
+
+    def _anchor(self, before: TrainConfig) -> TrainConfig:
+        """The config that runs like ``before`` are held against: the first unchanged one with a batch of this size.
+
+        So it is trained once, and small losses of one change after the other cannot add up unseen.
+        """
+        return self._anchors.setdefault(before.batch_size, before)
 
     def _usual(self, config: TrainConfig, seed: int) -> Learned:
         """How a config learns; trained once for all configs whose batches and arithmetic are the same."""
