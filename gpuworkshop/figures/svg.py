@@ -106,9 +106,12 @@ class Drawing:
         self.line(x - 4, y - 4, x + 4, y + 4, width=1.5)
         self.line(x - 4, y + 4, x + 4, y - 4, width=1.5)
 
-    def figure(self, height: float, origin: Origin, alt: str, text: str) -> Figure:
-        """Close the drawing: the origin goes into the lower right corner and below the text version."""
-        for place, line in enumerate(lines(str(origin), 110)):
+    def figure(self, height: float, origin: Origin | None, alt: str, text: str) -> Figure:
+        """Close the drawing: the origin goes into the lower right corner and below the text version.
+
+        Only a drawing without numbers has no origin.
+        """
+        for place, line in enumerate(lines(str(origin), 110) if origin else ()):
             height += SMALL + 3 if place else 0
             self.text(WIDTH, height - 4, line, "end", SMALL, quiet=True)
         head = (
@@ -116,7 +119,7 @@ class Drawing:
             f'style="max-width:100%;height:auto" role="img" aria-label="{escaped(alt)}" '
             'font-family="\'DejaVu Sans\', Verdana, sans-serif" font-size="12" fill="currentColor">'
         )
-        return Figure(head + "".join(self._shapes) + "</svg>", clean(alt), f"{text}\n{origin}")
+        return Figure(head + "".join(self._shapes) + "</svg>", clean(alt), f"{text}\n{origin}" if origin else text)
 
 
 def wide(words: str, size: float = 12) -> float:

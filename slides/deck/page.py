@@ -1,0 +1,121 @@
+"""From sources to one page that needs nothing else: pandoc makes the sections, reveal.js and the fonts are put in."""
+
+from __future__ import annotations
+
+import base64
+import re
+import subprocess
+from collections.abc import Iterable
+from html import escape
+from pathlib import Path
+from string import Template
+
+from deck.piece import Piece, Wrong
+from deck.source import MARK, Source
+
+HERE = Path(__file__).parents[1]
+REVEAL = HERE / "node_modules" / "reveal.js"
+FACES = (("regular", "400", "normal"), ("italic", "400", "italic"), ("semibold", "600", "normal"))
+_SECTION = re.compile(r"<section\b.*?</section>", re.DOTALL)
+_NOTES = re.compile(r'<aside class="notes">.*?</aside>', re.DOTALL)
+
+
+def sections(source: Source) -> str:
+    """The slides of one source as reveal.js sections, every mark replaced, each with the origins of its numbers."""
+    made = _SECTION.sub(lambda found: filled(found[0], source), pandoc(source.markdown))
+    if left := MARK.search(made):
+        raise Wrong(f"{source.file}: {left[0]} stands outside of the slides: begin with a heading, ## Title")
+    return made
+
+
+def pandoc(markdown: str, to: str = "revealjs") -> str:
+    """Markdown as a piece of HTML."""
+    import pypandoc
+
+    options = [
+        "-f",
+        "markdown-auto_identifiers-smart-tex_math_dollars-citations-subscript-superscript",
+        "-t",
+        to,
+        "--slide-level=2",
+        "--wrap=none",
+        "--syntax-highlighting=none",
+    ]
+    command = [pypandoc.get_pandoc_path(), *options]
+    done = subprocess.run(command, input=markdown, capture_output=True, text=True, check=False, timeout=60)
+    if done.returncode:
+        raise Wrong(f"pandoc: {done.stderr.strip().splitlines()[-1]}")
+    return done.stdout
+
+
+def filled(section: str, source: Source) -> str:
+    """One section with its pieces; below them the origins that no figure shows, in the notes those of the notes."""
+    notes = _NOTES.search(section)
+    shown = section.replace(notes[0], "") if notes else section
+    shown = shown.replace("</section>", f"{_origins(_used(shown, source))}</section>")
+    told = notes[0].replace("</aside>", f"{_origins(_used(notes[0], source))}</aside>") if notes else ""
+    whole = shown.replace("</section>", f"{told}</section>")
+    return _put(whole, source.pieces).replace("<section", f'<section data-file="{source.file}"', 1)
+
+
+def _used(html: str, source: Source) -> list[Piece]:
+    return [source.pieces[name] for name in MARK.findall(html)]
+
+
+def _origins(pieces: Iterable[Piece]) -> str:
+    """The marks of origin that stand under a slide; those that a figure on it shows are not repeated."""
+    pieces = list(pieces)
+    shown = {str(origin) for piece in pieces if piece.shows_origin for origin in piece.origins}
+    said = dict.fromkeys(str(origin) for piece in pieces for origin in piece.origins if str(origin) not in shown)
+    return f'<p class="origin" data-from="origins">{escape("; ".join(said))}</p>' if said else ""
+
+
+def _put(html: str, pieces: dict[str, Piece]) -> str:
+    """Every mark replaced by its piece; a block leaves the paragraph that pandoc made around it."""
+    html = re.sub(
+        "<p>(\ue000[a-z]+\ue001)</p>", lambda found: found[1] if _piece(found[1], pieces).block else found[0], html
+    )
+    return MARK.sub(lambda found: pieces[found[1]].html, html)
+
+
+def _piece(mark: str, pieces: dict[str, Piece]) -> Piece:
+    return pieces[mark[1:-1]]
+
+
+def deck(parts: Iterable[str], title: str) -> str:
+    """The whole page: sections, styles, fonts, reveal.js and its licenses."""
+    read = lambda *path: REVEAL.joinpath(*path).read_text(encoding="utf-8")  # noqa: E731
+    return Template((HERE / "page.html").read_text(encoding="utf-8")).substitute(
+        title=escape(title),
+        licenses=_comment(read("LICENSE"), read("dist", "theme", "fonts", "source-sans-pro", "LICENSE")),
+        styles="\n".join((read("dist", "reset.css"), read("dist", "reveal.css"), fonts(), style())),
+        slides="\n".join(parts),
+        scripts="".join(
+            f"<script>{_script(read(*path))}</script>\n"
+            for path in (("dist", "reveal.js"), ("plugin", "notes", "notes.js"))
+        ),
+    )
+
+
+def style() -> str:
+    """The style sheet of the slides."""
+    return (HERE / "slides.css").read_text(encoding="utf-8")
+
+
+def fonts() -> str:
+    """The faces of Source Sans Pro as part of the style sheet."""
+    folder = REVEAL / "dist" / "theme" / "fonts" / "source-sans-pro"
+    return "\n".join(
+        "@font-face { font-family: 'Source Sans Pro'; font-weight: %s; font-style: %s; "
+        "src: url(data:font/woff;base64,%s) format('woff'); }"
+        % (weight, slant, base64.b64encode((folder / f"source-sans-pro-{face}.woff").read_bytes()).decode())
+        for face, weight, slant in FACES
+    )
+
+
+def _script(text: str) -> str:
+    return text.replace("</script", r"<\/script")
+
+
+def _comment(*texts: str) -> str:
+    return "\n\n".join(texts).replace("--", "- -")
