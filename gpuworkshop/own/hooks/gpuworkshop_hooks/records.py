@@ -1,0 +1,69 @@
+"""Records as JSON lines, one file a process, each line written whole: a process that dies leaves only whole ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from typing import Any
+
+_folder = ""
+_file = -1
+_owner = 0
+_last = 0.0
+ALIVE_SECONDS = 2.0
+"""A record at least so often, while anything of the script is seen."""
+
+
+def hello(folder: str) -> None:
+    """The process is there: who it is, and how it was started. Forked children say it when they write."""
+    global _folder
+    _folder = folder
+    write("hello", pid=os.getpid(), parent=os.getppid(), began=time.time(), python=sys.version.split()[0], **_rank())
+
+
+def _rank() -> dict:
+    """Rank, local rank and node as the launcher put them into the environment."""
+    found = {}
+    for name, variables in (
+        ("rank", ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")),
+        ("world", ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")),
+    ):
+        text = next((os.environ[one] for one in variables if one in os.environ), "")
+        found[name] = int(text) if text.isdigit() else None
+    found["torchrun"] = "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    found["node"] = os.uname().nodename
+    return found
+
+
+def write(kind: str, **fields: Any) -> None:
+    """Append one record; a folder that is gone or full is not the script's problem."""
+    global _file, _owner, _last
+    try:
+        if _owner != os.getpid():  # a forked child writes a file of its own
+            _owner = os.getpid()
+            name = os.path.join(_folder, f"records-{_owner}-{os.uname().nodename}.jsonl")
+            _file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        fields["kind"], fields["at"] = kind, time.time()
+        os.write(_file, (json.dumps(fields, default=str) + "\n").encode("utf-8", "backslashreplace"))
+        _last = time.monotonic()
+    except OSError:
+        pass
+
+
+def alive() -> None:
+    """Say that the script goes on, if nothing was said for some time."""
+    if time.monotonic() - _last > ALIVE_SECONDS:
+        write("alive")
+
+
+def fault(where: str, error: BaseException) -> None:
+    """An error of ours, which the script must not notice."""
+    write("fault", where=where, words=repr(error), trace=traceback.format_exc()[-1500:])
+
+
+def note(what: str, **fields: Any) -> None:
+    """Something seen that the result tells of in words."""
+    write("note", what=what, **fields)
