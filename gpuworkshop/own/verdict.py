@@ -2,34 +2,159 @@
 
 from __future__ import annotations
 
-from gpuworkshop.loop.diagnose import diagnose, ranked
-from gpuworkshop.loop.look_result import Look
-from gpuworkshop.own.pick import Change, Pick, Verdict
+import math
+from collections.abc import Iterator
+
+from gpuworkshop.instruments.flops import speed
+from gpuworkshop.loop.diagnose import FIRST, Diagnosis, diagnose
+from gpuworkshop.numbers import counted, gib, percent
+from gpuworkshop.own.candidates_data import data_candidates
+from gpuworkshop.own.candidates_step import step_candidates
+from gpuworkshop.own.facts import Candidate, Facts, facts, look
+from gpuworkshop.own.patch import change
+from gpuworkshop.own.pick import Change, Limit, Pick, Verdict
+from gpuworkshop.own.remedies import remedies
 from gpuworkshop.own.result import OwnResult
+from gpuworkshop.own.source import Sources
+from gpuworkshop.report import Finding, Report, Table
 
-__all__ = ["Change", "Pick", "Verdict", "look", "verdict"]
+__all__ = ["Change", "Pick", "Verdict", "findings", "look", "report", "verdict"]
+
+WORTH = 1.10
+"""A change that should bring less is not worth it."""
+
+WORTH_TRAINING = 1.25
+"""The same for a change that alters the training itself, which must be paid for with a look at the losses."""
+
+NEAR = 1.06
+"""Changes whose expected gains differ by less are equal: then the safer one comes first."""
+
+_SAFER = ("same", "close", "training")
 
 
-def look(result: OwnResult) -> Look | None:
-    """A run of one's own as the loop looks at its own runs; None where wait and headroom are not known."""
-    if result.starve is None:
-        return None
-    precision = result.settings.precision if result.settings else None
-    return Look(
-        result.starve,
-        result.traced,
-        result.achieved,
-        result.watched,
-        result.memory,
-        precision=precision or "fp32",
+def verdict(result: OwnResult, sources: Sources | None = None) -> Verdict:
+    """What limits the run, why, and the first change; without ``sources`` the script's files are read from the disk."""
+    sources = sources or Sources()
+    known = facts(result, sources)
+    if known is None:
+        return Verdict("unknown", " ".join(result.not_seen) or "too little of the script was seen", None)
+    found, ordered = _diagnosis(known), _ordered(known)
+    worth = [one for one in ordered if one.expected >= _least(one)]
+    if not worth:
+        limit: Limit = "unknown" if found.limit == "unknown" else "nothing"
+        return Verdict(limit, found.reason, None, _titles(ordered))
+    first = worth[0]
+    return Verdict(found.limit, found.reason, _pick(first, result, sources), _titles(ordered, first))
+
+
+def _diagnosis(known: Facts) -> Diagnosis:
+    """The loop's own diagnosis; with several processes also what their communication takes."""
+    found, talking = diagnose(known.look), known.result.communication or 0.0
+    if talking >= FIRST and talking > known.shares.data:
+        return Diagnosis("communication", f"the processes wait for each other's gradients ({percent(talking)})")
+    return found
+
+
+def candidates(known: Facts) -> Iterator[Candidate]:
+    """Every change that could pay here."""
+    yield from data_candidates(known)
+    yield from step_candidates(known)
+
+
+def _ordered(known: Facts) -> list[Candidate]:
+    """The best of each remedy, the most promising first."""
+    best: dict[str, Candidate] = {}
+    for one in candidates(known):
+        if one.remedy not in best or one.expected > best[one.remedy].expected:
+            best[one.remedy] = one
+    order = list(remedies())
+
+    def rank(one: Candidate) -> tuple:
+        gain = min(one.expected, one.at_most)
+        return (
+            -round(math.log(gain) / math.log(NEAR)),
+            _SAFER.index(remedies()[one.remedy].numerics),
+            order.index(one.remedy),
+        )
+
+    return sorted((one for one in best.values() if min(one.expected, one.at_most) > 1.03), key=rank)
+
+
+def _least(one: Candidate) -> float:
+    return WORTH_TRAINING if remedies()[one.remedy].numerics == "training" else WORTH
+
+
+def _titles(ordered: list[Candidate], but: Candidate | None = None) -> tuple[str, ...]:
+    return tuple(remedies()[one.remedy].title for one in ordered if one is not but)
+
+
+def _pick(one: Candidate, result: OwnResult, sources: Sources) -> Pick:
+    remedy = remedies()[one.remedy]
+    return Pick(
+        remedy=remedy.id,
+        title=remedy.title,
+        touches=remedy.touches,
+        numerics=remedy.numerics,
+        reason=f"{remedy.reason} Here: {one.why}.",
+        at_most=one.at_most,
+        expected=min(one.expected, one.at_most),
+        place=one.place,
+        change=change(remedy, one.place, one.values, result, sources),
     )
 
 
-def verdict(result: OwnResult) -> Verdict:
-    """What limits the run, why, and the first change."""
-    seen = look(result)
-    if seen is None or result.settings is None:
-        return Verdict("unknown", "; ".join(result.not_seen) or "too little was seen", None)
-    found = diagnose(seen)
-    cpus = result.conditions.cpus if result.conditions else 1
-    return Verdict(found.limit, found.reason, None, tuple(remedy.title for remedy, _ in ranked(seen, cpus)[:4]))
+# What a reader sees
+
+
+def findings(result: OwnResult) -> Iterator[Finding]:
+    """What a run says, the verdict first."""
+    if result.planted:
+        yield Finding("notice", f"Planted: {result.planted}")
+    made = verdict(result)
+    yield _limit(made, result)
+    if made.pick:
+        yield _first(made.pick)
+    if made.others:
+        yield Finding("notice", "Then, and only after measuring again: " + ", ".join(made.others[:5]))
+    for one in result.not_seen:
+        yield Finding("unknown", one)
+
+
+def _limit(made: Verdict, result: OwnResult) -> Finding:
+    if made.limit == "nothing":
+        return Finding("ok", "Nothing worth changing", made.reason)
+    if made.limit == "unknown":
+        title = "What limits it is not known" if result.settings else "Nothing was measured"
+        return Finding("unknown", title, made.reason)
+    return Finding("notice" if made.pick is None else "warning", f"Limit: {made.limit}", made.reason)
+
+
+def _first(pick: Pick) -> Finding:
+    most = f"<= {pick.at_most:.2f}x" if math.isfinite(pick.at_most) else "no bound is known"
+    training = " It alters the training: compare the losses." if pick.numerics == "training" else ""
+    return Finding("notice", f"Change first: {pick.title} ({most})", pick.reason + training, pick.change.text)
+
+
+def report(result: OwnResult) -> Report:
+    """The verdict, the change, and the numbers."""
+    title = f"Your script: {' '.join(result.command)}"
+    return Report(title, result.origin, tuple(findings(result)), (table(result),))
+
+
+def table(result: OwnResult) -> Table:
+    """The measured numbers, "n/a" for what is not known."""
+    seen, busy = result.starve, result.watched.busy if result.watched else None
+    done = result.achieved
+    rows = (
+        ("throughput", str(result.rate) if result.rate else "n/a"),
+        ("step", f"{1e3 * result.step_seconds:.3g} ms" if result.step_seconds else "n/a"),
+        (seen.wait_name if seen else "loader wait", str(seen.wait_percent) if seen else "n/a"),
+        ("headroom", f"<= {seen.at_most:.2f}x" if seen else "n/a"),
+        ("card busy, by the driver", percent(busy)),
+        ("memory, the most", f"{gib(result.memory_bytes)} ({percent(result.memory)} of the card)"),
+        ("achieved", speed(done.rate if done else None)),
+        ("of the published peak (MFU)", percent(done.of_peak) if done else "n/a"),
+        ("communication alone", percent(result.communication)),
+        ("watched", f"{counted(result.steps, 'step')} in {result.seconds:.0f} s"),
+    )
+    return Table(("measured", "value"), rows)
