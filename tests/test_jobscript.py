@@ -185,6 +185,17 @@ def test_r06_torchrun_once_per_rank() -> None:
     assert found["fixed-port"].line == 8 and found["srun-cpus"].level == "notice"
 
 
+def test_r06_srun_with_cpus_and_no_number_of_tasks() -> None:
+    """R06, TUM-DAML/seml#177: from -c alone srun makes as many tasks as the job has CPUs for."""
+    head = (*HEAD, "#SBATCH --cpus-per-task=16")
+    found = faults(*head, "srun -c 8 python train.py")["srun-copies"]
+    assert found.level == "notice" and found.line == 6 and "2 such tasks" in found.cause
+    assert found.fix == "srun -n 1 -c 8 python train.py"
+    for line in ("srun -c 16 python train.py", "srun -n1 -c 8 python train.py", "srun python train.py"):
+        assert "srun-copies" not in faults(*head, line)
+    assert "srun-copies" not in faults(*head, "#SBATCH --ntasks=1", "srun -c 8 python train.py")
+
+
 def test_r04_a_fixed_port_on_a_node_that_others_use() -> None:
     """R04, TorchDR/TorchDR#249, NVIDIA/Megatron-LM#1371: an option too; none where a free one is taken."""
     export, option = "export MASTER_PORT=29500", "torchrun --nproc_per_node=1 --master_port 29500 train.py"
@@ -357,6 +368,7 @@ SHOWN: dict[str, tuple[tuple[str, ...], int]] = {
     "no-pipefail": ((*HEAD, "set -e", "python train.py | tee log"), 6),
     "login-shell": (("#!/bin/bash", *HEAD[1:], "set -e", "module load cuda/13.1", ONE), 6),
     "hides-peers": ((*HEAD[:3], "#SBATCH -n4", "#SBATCH --gpus-per-task=1", "srun python train.py"), 5),
+    "srun-copies": ((*HEAD, "#SBATCH --cpus-per-task=16", "srun -c 8 python train.py"), 6),
     "srun-cpus": ((*HEAD, "#SBATCH --cpus-per-task=8", "srun python train.py"), 6),
     "hides-cards": ((*HEAD, "export CUDA_VISIBLE_DEVICES=0", ONE), 5),
     "conda-hook": ((*HEAD, "set -e", "conda activate dl", ONE), 6),

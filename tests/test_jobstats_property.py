@@ -14,7 +14,6 @@ from jobreports import CPU, GIB, GPU, GPU_MEMORY, MEMORY, METERS, RULE, data, pa
 from gpuworkshop.cluster import jobstats, jobstats_sacct
 from gpuworkshop.cluster.jobstats_result import JobUse, NoReport
 
-
 FIGURES = ("cpu", "memory", "gpu", "gpu_memory")
 WORDS = (
     "(Value is unknown)",

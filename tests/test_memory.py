@@ -18,6 +18,7 @@ from gpuworkshop import child
 from gpuworkshop.instruments import memory, memory_axes, memory_beside, memory_checkpoint, memory_cure
 from gpuworkshop.instruments.memory_result import CureResult, Moment, Probe
 from gpuworkshop.instruments.memory_room import CardRoom, HostRoom, Reading
+from gpuworkshop.machine import allocation
 from gpuworkshop.machine.processes import OnCard, Process
 from gpuworkshop.timing import Plan
 from gpuworkshop.workloads.config import Job, TrainConfig
@@ -469,6 +470,16 @@ def test_m14_the_life_of_a_built_in_workload_comes_from_a_child_without_a_card(t
     assert [m.name for m in tiny.moments] == [
         "model on the device", "forward", "backward", "update", "gradients dropped", "forward", "backward", "update",
     ]  # fmt: skip
+
+
+def test_j04_the_limit_of_the_jobs_memory_is_said_before_it_is_met(tiny) -> None:
+    """FoNDUE-HTR/Documentation#5, jannis-baum/Jupyviv#28: the system ends a kernel that uses it up, silently."""
+    limit = allocation.memory()
+    assert (tiny.host, tiny.host_said_by) == (limit.bytes, limit.said_by)
+    job = msgspec.structs.replace(tiny, host=32 * GIB, host_said_by="SLURM_MEM_PER_NODE")
+    told = next(one for one in memory.findings(job) if "Host memory" in one.title)
+    assert "32.0 GiB at most, said by SLURM_MEM_PER_NODE" in told.title and "without a word" in told.evidence
+    assert not any("Host memory" in one.title for one in memory.findings(msgspec.structs.replace(tiny, host=None)))
 
 
 def test_a_result_survives_json_and_its_report_has_three_faces(tiny) -> None:

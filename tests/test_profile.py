@@ -134,6 +134,7 @@ def test_p02_no_times_of_the_card_are_unknown_and_not_cpu_bound(tmp_path) -> Non
     assert "unknown: No times of the card were recorded" in text and "CUPTI" in text
     assert "LD_LIBRARY_PATH" in text and "administrators" in text
     assert "busy" not in text and "Top row" not in text and "0%" not in text
+    assert "measure with events: gpuworkshop starve" in text, "the way that needs no CUPTI"
 
 
 def test_p09_lost_kernels_make_a_lower_bound(tmp_path) -> None:
@@ -320,7 +321,8 @@ def test_p10_an_endless_loader_ends_after_the_steps_asked_for(tmp_path) -> None:
     batch = next(iter(loader()))
     batches = (seen.append(number) or batch for number in itertools.count())
     result = profile.measure(batches, Small().step, steps=20, trace_file=tmp_path / "t.gz", device="cpu", plan=SHORT)
-    assert result.sums.steps == 20 and result.trace_bytes < 2**20
+    assert result.sums.steps == 20 and 0 < result.trace_bytes < 2**20
+    assert f"({result.trace_bytes / 1e6:.1f} MB)" in str(report(result)), "its size is said"
     assert "python_function" not in gzip.open(tmp_path / "t.gz", "rt").read()
 
 
@@ -337,6 +339,26 @@ def test_p01_no_renamed_field_is_read_and_nothing_warns(tmp_path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", FutureWarning)
         profile.measure(loader(), Small().step, trace_file=tmp_path / "t.gz", device="cpu", **PLENTY)
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_p09_where_kernels_were_lost_it_is_profiled_once_more(tmp_path, monkeypatch, again) -> None:
+    """tritonbench#459, NVIDIA/Fuser#4443: the first kernels of a session are dropped, and a second one has them."""
+    taken = []
+
+    def record(self, steps: int, file: Path) -> int:
+        traced = Traced()
+        with traced.step():
+            for number in range(10):
+                traced.launch("sgemm", 10, seen=bool(taken and again) or number >= 3)
+        traced.write(file)
+        taken.append(steps)
+        return steps
+
+    monkeypatch.setattr(profile._Steps, "record", record)
+    result = profile.measure(loader(), Small().step, steps=1, trace_file=tmp_path / "t.gz", device="cpu", plan=SHORT)
+    assert len(taken) == 2 and result.sums.lost_launches == (0 if again else 3)
+    assert ("lower bound" in said(result)) == (not again)
 
 
 def test_a_measured_profile_says_whether_counters_are_allowed(tmp_path, monkeypatch) -> None:

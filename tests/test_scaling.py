@@ -184,6 +184,22 @@ def test_r13_more_than_all_is_a_warning() -> None:
     assert finding.level == "warning" and "more than 100%" in finding.evidence
 
 
+def test_r13_a_throughput_that_does_not_rise_with_the_ranks_is_a_warning() -> None:
+    """Lightning-AI/pytorch-lightning#13605: four ranks that together do what one does; the slowest rules them."""
+    result = made(4, weak_4=0.4, straggler=1.2)
+    assert result.world("weak", 4).rate.value == pytest.approx(result.alone.value, rel=0.02)
+    finding = next(f for f in scaling.findings(result) if "Weak" in f.title)
+    assert finding.level == "warning" and "does not pay" in finding.title and "images/s" in finding.evidence
+    slow = next(f for f in scaling.findings(result) if "slower than the others" in f.title)
+    assert slow.level == "warning" and "rank 3 (GPU-3)" in slow.title
+
+
+def test_r05_the_report_shows_the_card_of_each_rank() -> None:
+    """mila-iqia/mila-docs#245, maccallumlab/meld#114: which rank is on which card, by UUID."""
+    (shown,) = [table for table in scaling.report(made(4)).tables if table.columns[0] == "rank"]
+    assert [row[:2] for row in shown.rows] == [(str(number), f"GPU-{number}") for number in range(4)]
+
+
 def test_the_result_survives_json() -> None:
     result = made(2, straggler=1.3)
     assert msgspec.json.decode(msgspec.json.encode(result), type=ScalingResult) == result

@@ -261,7 +261,7 @@ def test_r07_ranks_with_different_numbers_of_batches(script, tmp_path: Path) -> 
     """
     result = scaling_witness.run(script(uneven), ranks=2, seconds=60)
     (line,) = errors(result)
-    assert line.startswith("Rank 1") and "equal shares" in line and "drop_last=True" in line
+    assert line.startswith("Rank 1") and "equal shares" in line and "drop_last=True" in line and "model.join()" in line
     assert all_gone(written(tmp_path))
 
 

@@ -226,6 +226,16 @@ def test_d09_a_sweep_goes_on_where_a_number_of_workers_is_not_possible() -> None
     assert any(finding.title == "1 worker: not possible" for finding in starve.findings(seen))
 
 
+def test_d03_a_sweep_goes_on_where_the_data_cannot_be_sent() -> None:
+    """D03 and D01, from catalyst-team/catalyst#1024, pytorch/pytorch#87016: 0 workers are measured, a row says why."""
+    given = DataLoader(Slow(0.001), batch_size=8, collate_fn=lambda rows: torch.stack(rows), num_workers=1,
+                       multiprocessing_context="spawn")  # fmt: skip
+    seen = starve.sweep(given, step_of(0.001), lambda batch: batch, (0, 2), device="cpu", plan=QUICK)
+    assert seen.points[0].rate is not None and seen.points[1].rate is None
+    assert "collate_fn cannot be sent to a worker started by spawn" in seen.points[1].note
+    assert any(finding.title == "2 workers: not possible" for finding in starve.findings(seen))
+
+
 def test_a_sweep_of_what_has_no_workers_says_so() -> None:
     seen = starve.sweep([torch.zeros(8, 2)] * 4, step_of(0.002), lambda batch: batch, (0, 2), device="cpu", plan=QUICK)
     assert seen.points[0].rate is not None

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import psutil
 import pytest
 from verifying import (
     A100,
@@ -303,6 +304,13 @@ def test_v25_nvml_answers_and_cuda_does_not_start(monkeypatch) -> None:
     assert list(verify.findings(result))[3].title == "NVML sees what PyTorch does not"
 
 
+def test_w10_a_driver_that_counts_no_memory_errors(monkeypatch) -> None:
+    """gpuopenanalytics/pynvml#43, NVIDIA/go-nvml#21: new bindings ask for what an old driver does not export."""
+    old = node(card(1), missing=["nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetComputeRunningProcesses"])
+    result = ask(monkeypatch, old, torch_with(device(1)))
+    assert levels(result) == GOOD and failed(result) == [] and "0 uncorrectable" not in text(result)
+
+
 def test_v27_a_virtual_gpu(monkeypatch) -> None:
     """NVIDIA/TensorRT-LLM#1861, dmlc/xgboost#12217, microsoft/Bringing-Old-Photos-Back-to-Life#28."""
     name = "NVIDIA A40-48C"
@@ -335,6 +343,7 @@ def test_v17_a_driver_that_never_answers(monkeypatch) -> None:
     assert "did not answer" in hung.title and "allocation on cuda:0" in hung.title
     assert result.first.host in hung.evidence
     assert result.torch.available and result.stopped.hung  # what was known before is kept
+    assert [one for one in psutil.Process().children() if "gpuworkshop.child" in one.cmdline()] == []
 
 
 def test_v18_the_calling_process_never_wakes_cuda() -> None:

@@ -177,7 +177,8 @@ def test_one_field_that_fails_takes_no_other_with_it(monkeypatch, field, error) 
     assert (bad.energy is None) == (field == "energy")
 
 
-def test_a_lost_card_is_marked_from_then_on(monkeypatch) -> None:
+def test_v19_a_lost_card_is_marked_from_then_on(monkeypatch) -> None:
+    """rossumai/nvgpu#6, XuehaiPan/nvitop#139: it was healthy, falls off the bus, and the watch goes on."""
     scene = Scene(monkeypatch, card(samples=windows(90)), card(uuid="GPU-2", bus_id="00000000:4B:00.0"))
     scene.looks(20)
     lost = {"error": "GpuIsLost"}

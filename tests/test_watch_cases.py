@@ -7,6 +7,8 @@ import subprocess
 import sys
 
 import pytest
+from standins import fake_cuda
+from verifying import device, torch_with
 from watching import CARD, GIB, Scene, card, windows
 
 from gpuworkshop.figures.map import MIDDLE
@@ -226,6 +228,34 @@ def test_w11_reserved_memory_is_not_used(monkeypatch) -> None:
     scene = Scene(monkeypatch, card(memory=idle, util={"gpu": 0, "memory": 0})).looks(60)
     assert scene.result().cards[0].memory_used == 4 * 2**20
     assert "4 MiB of 80 GiB" in str(watch.report(scene.result()))
+
+
+def test_v04_cards_by_uuid_are_watched_in_the_order_of_the_variable(monkeypatch) -> None:
+    """pytorch/pytorch#90543, rapidsai/dask-cuda#435: no entry is taken for a number."""
+    cards = [card(uuid=f"GPU-{n}", bus_id=f"00000000:{n}0:00.0", util={"gpu": 10 * n, "memory": 0}) for n in (1, 2, 3)]
+    scene = Scene(monkeypatch, *cards, env={"CUDA_VISIBLE_DEVICES": "GPU-3,GPU-1"}).looks(20)
+    watched = scene.result().cards
+    assert [(one.label, one.card.uuid, round(one.busy, 2)) for one in watched] == [
+        ("cuda:0", "GPU-3", 0.3),
+        ("cuda:1", "GPU-1", 0.1),
+    ]
+
+
+@pytest.mark.parametrize("error", ["LibRmVersionMismatch", "LibraryNotFound", "Unknown"])
+def test_v11_without_nvml_a_watch_says_what_pytorch_knows(monkeypatch, error) -> None:
+    """mozilla/translations#1167, NVIDIA/nvidia-docker#954: NVML does not start, and CUDA works; V25 is the same."""
+    gpu = device(1, allocated=3 * GIB, reserved=5 * GIB, free=74 * GIB)
+    fake_cuda.install(torch_with(gpu, initialized=True), monkeypatch)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    scene = Scene(monkeypatch, env=os.environ, init_error=error).looks(20)
+    (one,) = scene.result().cards
+    assert (one.busy, one.power, one.memory_used) == (None, None, None)
+    assert one.torch == TorchMemory(3 * GIB, 5 * GIB, 6 * GIB)
+    text = str(watch.report(scene.result()))
+    assert "live tensors 3 GiB, cached by torch 2 GiB, rest 1 GiB" in " ".join(text.split()) and " 0%" not in text
+    found = next(one for one in watch.findings(scene.result()) if "No monitoring" in one.title)
+    assert found.level == "warning" and "the job is not affected" in found.evidence and "verify" in found.fix
+    assert f"is not judged: utilization is n/a (NVML does not answer: {error}" in scene.titles()
 
 
 # The quadrants

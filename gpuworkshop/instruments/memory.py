@@ -64,12 +64,12 @@ def measure(
     are done here. ``before``: bytes that were in use on the card before this process came to it, where that is known.
     """
     from gpuworkshop.instruments.memory_life import Life
-    from gpuworkshop.machine import gpus
+    from gpuworkshop.machine import allocation, gpus
     from gpuworkshop.machine.conditions import conditions
     from gpuworkshop.machine.nvml import in_time
 
     device = str(device or gpus.default_device())
-    here, card = conditions(device), gpus.card(device)
+    here, card, host = conditions(device), gpus.card(device), allocation.memory()
     with ExitStack() as stack:
         beside = memory_beside.Beside(stack.enter_context(in_time()), card, before) if card else None
         moments = Life(model, optimizer, device, beside).run(loss)
@@ -83,6 +83,8 @@ def measure(
         total=card.memory_bytes if card else None,
         conditions=here,
         origin=here.origin,
+        host=host.bytes,
+        host_said_by=host.said_by,
     )
 
 

@@ -44,6 +44,11 @@ def _life(result: MemoryResult) -> Iterator[Finding]:
         yield Finding("notice", "Memory is held by PyTorch, not lost", f"{told}: its next tensors go there")
     if last.others and last.others > CONTEXT and last.context is not None:
         yield Finding("warning", f"Others hold {amount(last.others)} on this card", "", "nvidia-smi   # who is it?")
+    if result.host:
+        why = (
+            "workers and data live there; where it is used up, the system ends the process or the kernel without a word"
+        )
+        yield Finding("ok", f"Host memory: {amount(result.host)} at most, said by {result.host_said_by}", why)
     if result.by == "saved tensors":
         yield Finding(
             "notice",

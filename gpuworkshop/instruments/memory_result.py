@@ -70,6 +70,9 @@ class MemoryResult(msgspec.Struct, frozen=True):
     conditions: Conditions
     origin: Origin
     config: TrainConfig | None = None
+    host: int | None = None
+    """Bytes of main memory that the job may use at most; None where nothing said so."""
+    host_said_by: str = ""
 
     @property
     def peak(self) -> Moment | None:

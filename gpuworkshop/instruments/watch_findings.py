@@ -188,6 +188,10 @@ def _no_card(result: WatchResult) -> Finding:
 
 
 def _watch_findings(result: WatchResult) -> Iterator[Finding]:
+    if result.cards and result.problem:
+        why = "the job is not affected; utilization, power and processes are n/a, and memory is as PyTorch counts it"
+        fix = "gpuworkshop verify   # says why, and what to do"
+        yield Finding("warning", f"No monitoring: NVML does not answer ({result.problem})", why, fix)
     if result.wait is not None:
         title = f"Loader wait: {percent(result.wait)} of the time, as the host saw it"
         yield Finding("notice", title, "" if not result.cards else "a card may still work while the host waits")

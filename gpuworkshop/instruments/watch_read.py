@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from gpuworkshop.instruments.card_reader import CardReader
 from gpuworkshop.instruments.sampler import INTERVAL, Sampler
@@ -57,7 +58,7 @@ def _card(reader: CardReader, samples: Sequence[Sample], sampler: Sampler) -> Ca
         busy=mean((own.busy, own.covered) for own in owns),
         windows=sum(own.windows for own in owns),
         source=reader.busy.source if reader.busy else "",
-        busy_why=_busy_why(reader),
+        busy_why=_busy_why(reader, sampler.problem),
         dropped=reader.busy.dropped if reader.busy else 0,
         **means,
         gpm_why=reader.gpm.why if reader.gpm else "",
@@ -69,7 +70,7 @@ def _card(reader: CardReader, samples: Sequence[Sample], sampler: Sampler) -> Ca
         seconds=seconds,
         lost_at=None if reader.lost_at is None else reader.lost_at - sampler.began,
         processes=reader.processes,
-        torch=_torch_memory(card.cuda, owns) if sampler.own_cards else None,
+        torch=_torch_memory(card.cuda, owns, bool(sampler.problem)) if sampler.own_cards else None,
         path=path(samples, card.uuid),
     )
 
@@ -83,21 +84,35 @@ def _busy_percent(samples: Sequence[Sample]) -> Rate | None:
     return level(known, "%") if len(known) > 1 else None
 
 
-def _busy_why(reader: CardReader) -> str:
+def _busy_why(reader: CardReader, problem: str) -> str:
     if reader.card.mig:
         return "MIG"
-    return reader.busy.why if reader.busy else "NVML does not know this card"
+    if reader.busy:
+        return reader.busy.why
+    return f"NVML does not answer: {problem}" if problem else "NVML does not know this card"
 
 
-def _torch_memory(device: int | None, owns: Sequence[CardSample]) -> TorchMemory | None:
-    """PyTorch's own figures beside the driver's last; only where PyTorch already has this card open."""
+def _torch_memory(device: int | None, owns: Sequence[CardSample], no_driver: bool) -> TorchMemory | None:
+    """PyTorch's own figures beside the driver's last; only where PyTorch already has this card open.
+
+    ``no_driver``: NVML does not answer at all, and CUDA is asked what is in use.
+    """
     torch = sys.modules.get("torch")
-    used = last(own.memory_used for own in owns)
-    if torch is None or device is None or used is None or not torch.cuda.is_initialized():
+    if torch is None or device is None or not torch.cuda.is_initialized() or device >= torch.cuda.device_count():
         return None
-    if device >= torch.cuda.device_count():
+    used = _used(torch.cuda, device) if no_driver else last(own.memory_used for own in owns)
+    if used is None:
         return None
     return TorchMemory(torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device), used)
+
+
+def _used(cuda: Any, device: int) -> int | None:
+    """Bytes in use on the card by everybody, as CUDA says; None where it fails, as after an error of a kernel."""
+    try:
+        free, total = cuda.mem_get_info(device)
+    except RuntimeError:
+        return None
+    return total - free
 
 
 def _notes(sampler: Sampler, asked: float) -> Iterator[str]:

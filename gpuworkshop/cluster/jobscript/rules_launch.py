@@ -241,6 +241,20 @@ def _srun_cpus(job: Job) -> Iterator[Seen]:
             return
 
 
+def copies_by_srun(job: Job) -> Iterator[Seen]:
+    """An srun that asks for CPUs a task and says no tasks: it starts as many as fit the job's CPUs."""
+    if job.script.last("ntasks", "ntasks-per-node", "ntasks-per-gpu"):
+        return
+    for one in launches.launches(job.script):
+        asked = one.srun or {}
+        cpus = launches.number(asked.get("cpus-per-task", ""), job.script)
+        have = job.request.cpus_on_node
+        if cpus and have and have >= 2 * cpus and not {"ntasks", "ntasks-per-node"} & asked.keys():
+            words = shortened(" ".join(one.words), 200)
+            fields = {"cpus": cpus, "tasks": have // cpus, "fix": f"srun -n 1 -c {cpus} {words}"}
+            yield Seen("srun-copies", one.line, fields)
+
+
 def peers(job: Job) -> Iterator[Seen]:
     """Requests that hide the other cards from each task."""
     starts = [one for one in launches.launches(job.script) if one.srun is not None]
@@ -299,4 +313,4 @@ def _all_ranks(one: Launch) -> str:
     return f'torchrun --standalone --nnodes=1 --nproc_per_node="$SLURM_GPUS_ON_NODE" {" ".join(one.words[1:])}'
 
 
-LOOKS = (ranks, scripts, ports, cpus, peers)
+LOOKS = (ranks, scripts, ports, cpus, copies_by_srun, peers)
