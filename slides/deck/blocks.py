@@ -35,7 +35,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], comes_from: str, k
         + "</tr>"
         for row in rows
     )
-    html = f'<table class="{kind}" data-from="{escaped(comes_from)}"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>'
+    inside = f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody>"
+    html = f'<table class="{kind}" data-from="{escaped(comes_from)}">{inside}</table>'
     return Piece(html, comes_from, origins, block=True)
 
 

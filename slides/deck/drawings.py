@@ -33,7 +33,7 @@ def own() -> Figure:
         ("one change", "in your file"),
         ("again", "old against new"),
     )
-    alt = "Your command runs as it is with hooks inside; they find what limits and the line; one change; then old against new."
+    alt = "Your command runs as it is, hooks inside; they find what limits, and the line; one change; old against new."
     return _row(steps, alt, ("other", "loader", "wait", "copy", "compute"))
 
 
@@ -108,29 +108,42 @@ def ranks() -> Figure:
     _box(drawing, 422, rows[0], 132, rows[1] - rows[0] + high, "communication")
     drawing.text(488, 112, "all-reduce", "middle", _WORDS + 1, bold=True)
     drawing.text(488, 134, "the mean", "middle", _WORDS)
-    alt = "Two cards, each with its own batch and gradient. All-reduce gives both the mean, and both make the same update."
+    alt = "Two cards, each with its own batch and gradient. All-reduce gives both the mean; both make the same update."
     return drawing.figure(226, None, alt, alt)
 
 
 def chapters() -> Figure:
     """The eight chapters and the question that each answers."""
-    rows = (
-        ("verify", "do I have the GPU?"),
-        ("watch", "is it busy?"),
-        ("profile", "where does the time go?"),
-        ("starve", "does it wait for data?"),
-        ("memory, precision", "does it use what it has?"),
-        ("DDP", "do more cards pay?"),
-        ("the loop", "what next, and did it help?"),
-        ("your turn", "and my own script?"),
-    )
-    drawing, high = Drawing(), 74.0
-    for place, (name, asks) in enumerate(rows):
+    return _eight([(name, asks) for name, asks, _ in CHAPTERS], "Eight chapters")
+
+
+def instruments() -> Figure:
+    """The eight questions and the command that answers each."""
+    return _eight([(asks, f"gpuworkshop {verb}") for _, asks, verb in CHAPTERS], "Eight questions and their commands")
+
+
+CHAPTERS = (
+    ("verify", "Do I have the GPU?", "verify"),
+    ("watch", "Is it busy?", "watch -- COMMAND"),
+    ("profile", "Where does the time go?", "profile"),
+    ("starve", "Does it wait for data?", "starve"),
+    ("memory, precision", "Does it use what it has?", "memory, precision"),
+    ("DDP", "Do more cards pay?", "scale"),
+    ("the loop", "What next, and did it help?", "loop"),
+    ("your turn", "And my own script?", "loop -- COMMAND"),
+)
+"""Name, question and verb of each chapter."""
+
+
+def _eight(rows: Sequence[tuple[str, str]], what: str) -> Figure:
+    """Eight boxes in two columns, each with a line in bold and one below it."""
+    drawing, high = Drawing(), 82.0
+    for place, (first, second) in enumerate(rows):
         x, y = 376.0 * (place // 4), 4 + (high + 10) * (place % 4)
         _box(drawing, x, y, 364, high, "compute" if place in (0, 6, 7) else "loader")
-        drawing.text(x + 18, y + 32, name, size=_WORDS + 3, bold=True)
-        drawing.text(x + 18, y + 56, asks, size=_WORDS)
-    alt = "Eight chapters: " + "; ".join(f"{name}, {asks}" for name, asks in rows)
+        drawing.text(x + 18, y + 36, first, size=_WORDS + 3, bold=True)
+        drawing.text(x + 18, y + 62, second, size=_WORDS + 1)
+    alt = f"{what}: " + "; ".join(f"{first}, {second}" for first, second in rows)
     return drawing.figure(4 * (high + 10), None, alt, alt)
 
 
@@ -148,12 +161,6 @@ def at(station: str) -> Figure:
         drawing.shape("rect", x=x, y=2, width=wide, height=8, rx=2, fill=COLORS["compute" if here else "other"])
         drawing.text(x, 30, name, size=_SMALL, bold=here, quiet=not here)
     return drawing.figure(38, None, f"The chapters in their order; this is {station}.", station)
-
-
-DRAWINGS: dict[str, Callable[[], Figure]] = {
-    one.__name__: one for one in (checks, own, journey, rungs, loop, ranks, chapters)
-}
-"""Every diagram by its name."""
 
 
 def _row(steps: Sequence[tuple[str, str]], alt: str, colors: Sequence[str]) -> Figure:
@@ -192,3 +199,9 @@ def _arrow(drawing: Drawing, x1: float, y1: float, x2: float, y2: float) -> None
     drawing.line(x1, y1, x2, y2, width=2)
     for side in (1, -1):
         drawing.line(x2 - 8 * ux + side * 5 * uy, y2 - 8 * uy - side * 5 * ux, x2, y2, width=2)
+
+
+DRAWINGS: dict[str, Callable[[], Figure]] = {
+    one.__name__: one for one in (checks, own, journey, rungs, loop, ranks, chapters, instruments)
+}
+"""Every diagram by its name."""

@@ -45,7 +45,7 @@ def pandoc(markdown: str, to: str = "revealjs") -> str:
     done = subprocess.run(command, input=markdown, capture_output=True, text=True, check=False, timeout=60)
     if done.returncode:
         raise Wrong(f"pandoc: {done.stderr.strip().splitlines()[-1]}")
-    return done.stdout
+    return re.sub(r"<colgroup>.*?</colgroup>", "", done.stdout, flags=re.DOTALL)
 
 
 def filled(section: str, source: Source) -> str:
@@ -65,9 +65,10 @@ def _used(html: str, source: Source) -> list[Piece]:
 def _origins(pieces: Iterable[Piece]) -> str:
     """The marks of origin that stand under a slide; those that a figure on it shows are not repeated."""
     pieces = list(pieces)
-    shown = {str(origin) for piece in pieces if piece.shows_origin for origin in piece.origins}
-    said = dict.fromkeys(str(origin) for piece in pieces for origin in piece.origins if str(origin) not in shown)
-    return f'<p class="origin" data-from="origins">{escape("; ".join(said))}</p>' if said else ""
+    shown = "".join(piece.html for piece in pieces if piece.shows_origin)
+    said = dict.fromkeys(escape(str(origin)) for piece in pieces for origin in piece.origins)
+    left = "; ".join(one for one in said if one not in shown)
+    return f'<p class="origin" data-from="origins">{left}</p>' if left else ""
 
 
 def _put(html: str, pieces: dict[str, Piece]) -> str:
@@ -97,6 +98,17 @@ def deck(parts: Iterable[str], title: str) -> str:
     )
 
 
+def card(source: Source, title: str) -> str:
+    """The quick-reference card as a page of its own."""
+    body = pandoc(source.markdown, "html")
+    pieces = list(source.pieces.values())
+    return Template((HERE / "card.html").read_text(encoding="utf-8")).substitute(
+        title=escape(title),
+        styles="\n".join((fonts(), (HERE / "card.css").read_text(encoding="utf-8"))),
+        body=_put(body, source.pieces) + _origins(pieces),
+    )
+
+
 def style() -> str:
     """The style sheet of the slides."""
     return (HERE / "slides.css").read_text(encoding="utf-8")
@@ -105,12 +117,13 @@ def style() -> str:
 def fonts() -> str:
     """The faces of Source Sans Pro as part of the style sheet."""
     folder = REVEAL / "dist" / "theme" / "fonts" / "source-sans-pro"
-    return "\n".join(
-        "@font-face { font-family: 'Source Sans Pro'; font-weight: %s; font-style: %s; "
-        "src: url(data:font/woff;base64,%s) format('woff'); }"
-        % (weight, slant, base64.b64encode((folder / f"source-sans-pro-{face}.woff").read_bytes()).decode())
-        for face, weight, slant in FACES
-    )
+    rules = []
+    for face, weight, slant in FACES:
+        data = base64.b64encode((folder / f"source-sans-pro-{face}.woff").read_bytes()).decode()
+        source = f"url(data:font/woff;base64,{data}) format('woff')"
+        kind = f"font-family: 'Source Sans Pro'; font-weight: {weight}; font-style: {slant}"
+        rules.append(f"@font-face {{ {kind}; src: {source}; }}")
+    return "\n".join(rules)
 
 
 def _script(text: str) -> str:

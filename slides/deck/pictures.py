@@ -14,7 +14,7 @@ from gpuworkshop.figures.waterfall import waterfall
 from gpuworkshop.loop.climb_result import bars
 from gpuworkshop.report import Figure, Origin, escaped
 
-LARGER = 1.28
+LARGER = 1.2
 """The slides' font is narrower than the one that the figures are laid out for; the words can be this much larger."""
 
 

@@ -10,7 +10,7 @@ from gpuworkshop.report import Origin
 class Piece(msgspec.Struct, frozen=True):
     """A piece of a slide. `comes_from` names the file of its numbers, `origins` are their marks.
 
-    `shows_origin` is True where the piece has its mark in itself, as a figure does. A `block` stands alone in its
+    `shows_origin` is True where the piece has its mark in itself, as a figure has. A `block` stands alone in its
     paragraph.
     """
 

@@ -67,14 +67,10 @@ def _claim(argument: str) -> Piece:
 
 def _claims(argument: str) -> Piece:
     chapter, *names = argument.split()
-    rows = [
-        row for row in _judged().values() if str(row.claim.chapter) == chapter and (not names or row.claim.id in names)
-    ]
-    if not rows or len(rows) < len(names):
-        raise Wrong(
-            f"chapter {chapter} has the claims {', '.join(n for n, r in _judged().items() if str(r.claim.chapter) == chapter)}"
-        )
-    return blocks.claims_table(rows)
+    known = {name: row for name, row in _judged().items() if str(row.claim.chapter) == chapter}
+    if not known or not known.keys() >= set(names):
+        raise Wrong(f"chapter {chapter} has the claims {', '.join(known)}")
+    return blocks.claims_table([known[name] for name in names or known])
 
 
 def _question(argument: str) -> Piece:
