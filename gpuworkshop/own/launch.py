@@ -29,6 +29,8 @@ AFTER = 5.0
 """Seconds that a run has to end by itself after everything was measured."""
 PATIENCE = 600.0
 """Seconds without a step or a batch after which a script without a budget counts as hanging."""
+LEAST = 0.4
+"""Share of a budget that the hooks take for measuring, however long the script took to begin."""
 KEPT_RUNS = 10
 PARTS = ("baseline", "headroom", "profile", "flops")
 
@@ -52,13 +54,12 @@ def run(
         raise ValueError(f"nothing is called {sorted(unknown)[0]!r} here: {', '.join(PARTS)}")
     folder, tell = _folder(), tell or Tell()
     began = time.time()
-    deadline = began + budget_seconds if budget_seconds else None
-    _request(folder, deadline, only)
+    _request(folder, began, budget_seconds, only)
     what = understand(command, str(folder), str(folder / "hooks"), os.environ)
     process, guard = _start(what, folder, cwd)
     records, timed_out = Records(folder), False
     try:
-        timed_out = _follow(process, records, tell, deadline, began)
+        timed_out = _follow(process, records, tell, budget_seconds, began)
     except BaseException:
         ending.end(process.pid, str(folder), asked=signal.SIGINT)
         raise
@@ -83,8 +84,8 @@ def _folder() -> Path:
     return folder
 
 
-def _request(folder: Path, deadline: float | None, only: Sequence[str]) -> None:
-    asked = {"folder": str(folder), "deadline": deadline, "only": list(only)}
+def _request(folder: Path, began: float, budget: float | None, only: Sequence[str]) -> None:
+    asked = {"folder": str(folder), "began": began, "budget": budget, "only": list(only)}
     (folder / "request.json").write_bytes(msgspec.json.encode(asked))
 
 
@@ -104,7 +105,7 @@ def _start(what: Understood, folder: Path, cwd: str | Path | None) -> tuple[subp
     return process, guard
 
 
-def _follow(process: subprocess.Popen, records: Records, tell: Tell, deadline: float | None, began: float) -> bool:
+def _follow(process: subprocess.Popen, records: Records, tell: Tell, budget: float | None, began: float) -> bool:
     """Until the command has ended, or everything was measured; True where it was given up."""
     while process.poll() is None:
         time.sleep(LOOK)
@@ -114,9 +115,11 @@ def _follow(process: subprocess.Popen, records: Records, tell: Tell, deadline: f
         if records.ended_at:
             if now > records.ended_at + AFTER:
                 return False
-        elif deadline is not None and now > deadline + max(10.0, 0.25 * (deadline - began)):
-            return True
-        elif deadline is None and now > max(began, records.last_at) + PATIENCE:
+        elif budget is not None:
+            latest = max(began + budget, records.first_at + LEAST * budget)
+            if now > latest + max(10.0, 0.25 * budget):
+                return True
+        elif now > max(began, records.last_at) + PATIENCE:
             return True
     return False
 

@@ -8,17 +8,16 @@ from typing import Any
 import msgspec
 
 from gpuworkshop.instruments import trace
-from gpuworkshop.instruments.flops import Achieved, Flops, achieved
 from gpuworkshop.instruments.starve_result import CEILING, REAL, StarveResult, tells_same_story, which_limit
-from gpuworkshop.instruments.trace_sums import sums
-from gpuworkshop.loop.look_result import Traced, traced
+from gpuworkshop.instruments.trace_sums import TraceSums, sums
+from gpuworkshop.loop.look_result import traced
 from gpuworkshop.machine import allocation, conditions
 from gpuworkshop.machine.conditions import Conditions
-from gpuworkshop.machine.device import Card
+from gpuworkshop.own import flops_read
 from gpuworkshop.own.command import Understood
 from gpuworkshop.own.not_seen import not_seen
 from gpuworkshop.own.records import Process, Records
-from gpuworkshop.own.result import Ended, Losses, OwnResult, Settings
+from gpuworkshop.own.result import Ended, Hot, Losses, OwnResult, Settings
 from gpuworkshop.report import Origin
 from gpuworkshop.timing import Block, Rate, Rounds
 
@@ -46,7 +45,7 @@ def read(run: Run, records: Records) -> OwnResult:
     baseline = _rounds(main, "baseline", (REAL,)) if main else None
     starve = _starve(main, settings, here) if main and settings else None
     rate = baseline.rate(REAL) if baseline else None
-    memory = main.one("memory") if main else {}
+    memory, profile = main.one("memory") if main else {}, _profile(main)
     found = OwnResult(
         command=run.command,
         script=_script(run, main),
@@ -54,13 +53,13 @@ def read(run: Run, records: Records) -> OwnResult:
         exit_code=run.status,
         own_words=tail(run.folder / "output.txt"),
         output=str(run.folder / "output.txt"),
-        steps=int(main.one("end").get("steps") or _steps(main)) if main else 0,
+        steps=_steps(main) if main else 0,
         settings=settings,
         starve=starve,
         rate=rate,
         step_seconds=_step_seconds(baseline),
-        traced=_traced(main),
-        achieved=_achieved(main, rate),
+        traced=traced(profile) if profile else None,
+        achieved=flops_read.achieved_by(main, rate) if main else None,
         watched=None,
         memory=_memory_share(memory),
         memory_bytes=memory.get("reserved"),
@@ -69,6 +68,8 @@ def read(run: Run, records: Records) -> OwnResult:
         seconds=run.seconds,
         conditions=here,
         origin=here.origin if here else Origin("measured here", conditions.host()),
+        communication=_communication(profile, settings),
+        hot=_hot(main),
         world_rates=_world_rates(records) if settings and settings.world > 1 else (),
     )
     return msgspec.structs.replace(found, not_seen=not_seen(found, run.understood, records, run.budget))
@@ -107,11 +108,10 @@ def _counting(main: Process) -> bool:
 
 
 def _steps(main: Process) -> int:
-    """Steps of a process that did not reach the end of the measurement."""
-    return max(
-        [int(one.get("steps") or 0) for one in main.of("phase")] + [int(one["n"]) for one in main.of("steps")],
-        default=0,
-    )
+    """Steps that were seen; of a process that was ended from outside, until its last record."""
+    if main.sums:
+        return int(main.sums["steps"])
+    return max((int(one.get("n") or 0) for one in main.records), default=0)
 
 
 # What it uses
@@ -123,7 +123,7 @@ def _settings(main: Process, records: Records) -> Settings | None:
         return None
     device = said["device"]
     on_cpu = device.startswith("cpu")  # there a library's own calls wait for nothing
-    ended = main.one("end").get("loaders")
+    ended = main.sums.get("loaders")
     seen = (one for one in said["waits"] if (one["direct"] if on_cpu else one["device"] != "cpu"))
     waits = sorted(seen, key=lambda one: -one["a_step"])
     made = {
@@ -149,16 +149,10 @@ def _conditions(process: Process | None) -> Conditions | None:
         return None
     said, hello = process.one("settings"), process.one("hello")
     device = str(said.get("device") or "cpu")
-    cards = _cards(said) if device.startswith("cuda") else []
+    cards = [flops_read.cards(said)[0]] if device.startswith("cuda") else []
     known = conditions.known(device, cards, allocation.cpus(), "")
     version = str(process.one("torch").get("version", ""))
     return msgspec.structs.replace(known, python=hello.get("python", ""), torch=version, threads=said.get("threads"))
-
-
-def _cards(said: dict[str, Any]) -> list[Card]:
-    uuid = said.get("uuid") or ""
-    uuid = uuid if not uuid or uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
-    return [Card(str(said.get("name") or "a card"), uuid, memory_bytes=said.get("total_memory"))]
 
 
 # What was measured
@@ -204,7 +198,7 @@ def _starve(main: Process, settings: Settings, here: Conditions) -> StarveResult
         slowed_share=1 - wait - 1 / headroom.ratio,
         agrees=agrees,
         limit=which_limit(headroom, agrees, wait),
-        startup_seconds=max((float(one) for one in main.one("end").get("startups", ())), default=0.0),
+        startup_seconds=max((float(one) for one in main.sums.get("startups", ())), default=0.0),
         workers=workers,
         batch_size=round(block.samples / block.steps),
         config=None,
@@ -215,21 +209,14 @@ def _starve(main: Process, settings: Settings, here: Conditions) -> StarveResult
     )
 
 
-def _traced(main: Process | None) -> Traced | None:
+def _profile(main: Process | None) -> TraceSums | None:
     file = main.one("trace").get("file") if main else None
     if not file:
         return None
     try:
-        return traced(sums(trace.read(file)))
+        return sums(trace.read(file))
     except trace.NoTrace:
         return None
-
-
-def _achieved(main: Process | None, rate: Rate | None) -> Achieved | None:
-    said = main.one("flops") if main else {}
-    if not said or rate is None or not said["samples"] or rate.unit != "samples/s":
-        return None
-    return achieved(Flops(said["total"], said["samples"], by_operator=said["by_operator"]), rate)
 
 
 def _memory_share(said: dict[str, Any]) -> float | None:
@@ -242,6 +229,16 @@ def _memory_share(said: dict[str, Any]) -> float | None:
 def _losses(main: Process | None) -> Losses | None:
     said = main.one("losses") if main else {}
     return Losses(tuple(said["samples"]), tuple(said["values"])) if said.get("values") else None
+
+
+def _communication(profile: TraceSums | None, settings: Settings | None) -> float | None:
+    several = settings is not None and settings.world > 1
+    return profile.main.only_communicating if several and profile and profile.main else None
+
+
+def _hot(main: Process | None) -> tuple[Hot, ...]:
+    said = main.one("stacks").get("hot", ()) if main else ()
+    return msgspec.convert(said, tuple[Hot, ...])
 
 
 def _world_rates(records: Records) -> tuple[Rate, ...]:

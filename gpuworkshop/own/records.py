@@ -13,6 +13,7 @@ DOING = {
     "warm-up": (0.15, "warming up"),
     "baseline": (0.2, "plain steps"),
     "pairs": (0.4, "real and replayed batches in turn"),
+    "stacks": (0.75, "looking at the script's lines"),
     "profile": (0.8, "profiling"),
     "count": (0.95, "counting"),
     "end": (1.0, "measured"),
@@ -35,6 +36,11 @@ class Process:
         return found[-1] if found else {}
 
     @property
+    def sums(self) -> dict[str, Any]:
+        """What was counted by its end, ours or its own; empty where it was ended from outside."""
+        return self.one("end") or self.one("sums")
+
+    @property
     def trains(self) -> bool:
         """Whether a step was seen in it."""
         return bool(self.of("first step"))
@@ -53,7 +59,7 @@ class Records:
         self.folder = folder
         self.processes: dict[str, Process] = {}
         self._read: dict[Path, int] = {}
-        self.last_at = self.ended_at = 0.0
+        self.last_at = self.first_at = self.ended_at = 0.0
         self.share, self.doing = 0.0, ""
 
     def more(self) -> None:
@@ -81,6 +87,8 @@ class Records:
         share, doing = DOING.get(str(kind), (0.0, ""))
         if share > self.share:
             self.share, self.doing = share, doing
+        if record.get("kind") == "first step":
+            self.first_at = self.first_at or float(record["at"])
         if record.get("kind") == "end" and not process.rank:
             self.ended_at = float(record["at"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import json
 import os
@@ -31,6 +32,7 @@ def arm(torch: Any, folder: str) -> None:
     _scaler(torch, session, notes)
     notes.begin()
     torch.gpuworkshop_step = session.by_hand
+    atexit.register(session.at_exit)
     os.register_at_fork(after_in_child=functools.partial(_forked, session))
 
 

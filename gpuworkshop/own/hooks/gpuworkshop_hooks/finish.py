@@ -1,13 +1,13 @@
-"""The last steps: twenty under PyTorch's profiler, one under its flop counter, a matrix product, and the end."""
+"""The last steps: twenty under PyTorch's profiler, one under its flop counter, and the end."""
 
 from __future__ import annotations
 
 import functools
 import os
-import time
 from typing import Any
 
-from gpuworkshop_hooks import records
+from gpuworkshop_hooks import counting, product, ranks, records
+from gpuworkshop_hooks.ranks import LAST
 
 PROFILED, WARM = 20, 3
 TRACE = "trace.json"
@@ -31,7 +31,9 @@ def profiling(planner: Any) -> _Plain:
     session = planner.session
     left = 0.5 * session.left() - 1.0
     steps = max(0, min(PROFILED, int(left / max(2 * planner.each, 1e-9)) - WARM))
-    if "profile" not in planner.only or session.rank:
+    if planner.stop_at:  # by steps, not by time; the others go on meanwhile
+        steps = min(PROFILED, planner.stop_at - session.steps - WARM - LAST) if "profile" in planner.only else 0
+    if "profile" not in planner.only:
         steps = 0
     elif session.torch.autograd._profiler_enabled():
         records.note("profiler taken")
@@ -125,42 +127,33 @@ class Counting(_Plain):
 
     def __init__(self, planner: Any):
         super().__init__(planner)
-        self._mode: Any = None
-        self._samples = self.session.samples
-        self._before = time.monotonic()
+        self._count: Any = None
+        self._samples = 0
 
     def step(self) -> None:
         """The end of the step before, then of the counted one."""
-        if self._mode is None:
+        if self._count is not None:
+            self._end()
+        elif "flops" in self.planner.only and counting.allowed(self.planner):
             self._begin()
         else:
-            self._end()
+            self._stop()
+
+    def _stop(self) -> None:
+        if self.session.steps < self.planner.stop_at:
+            self.session.phase = ranks.Until(self.session, self.planner.stop_at)
+        else:
             self.session.stop("measured")
 
     def _begin(self) -> None:
-        if "flops" not in self.planner.only or self.session.rank or not self._allowed():
-            self.session.stop("measured")
-        from torch.utils.flop_counter import FlopCounterMode
-
         records.write("phase", name="count", steps=self.session.steps, k=1)
         self._samples = self.session.samples
-        self._mode = FlopCounterMode(display=False)
-        self._mode.__enter__()
-
-    def _allowed(self) -> bool:
-        if self.planner.compiled or self.planner.parallel:
-            records.note("flops", why="compiled" if self.planner.compiled else self.planner.parallel)
-            return False
-        return True
+        self._count = counting.Count(self.torch)
+        self._count.begin()
 
     def _end(self) -> None:
-        mode = self._mode
-        mode.__exit__(None, None, None)
-        total = mode.get_flop_counts().get("Global", {})
-        by_operator = {str(name): int(count) for name, count in total.items()}
-        records.write(
-            "flops",
-            total=int(mode.get_total_flops()),
-            by_operator=by_operator,
-            samples=self.session.samples - self._samples,
-        )
+        records.write("flops", samples=self.session.samples - self._samples, **self._count.end())
+        self._count = None
+        if self.session.world == 1:
+            product.measure(self.session, self.planner.product_kind, self.planner.tf32)
+        self._stop()

@@ -7,9 +7,10 @@ import statistics
 import time
 from typing import Any
 
-from gpuworkshop_hooks import facts, records
+from gpuworkshop_hooks import facts, ranks, records
 from gpuworkshop_hooks.clock import Block
 from gpuworkshop_hooks.finish import profiling
+from gpuworkshop_hooks.stacks import Stacks
 
 LOOK_STEPS = 10
 BACKWARDS = 30
@@ -18,6 +19,8 @@ BASELINE_STEPS = 50
 FEWEST_STEPS = 8
 BLOCKS = 8
 MAX_WARM_UP = 8
+BESIDE = 40
+"""Steps in which rank 0 is looked at and profiled while the others go on."""
 AGREEMENT = 0.05
 WIDTH = 0.03
 
@@ -65,9 +68,11 @@ class Looking:
         self.notes.step_place = places.here(sys._getframe(1))
         self.notes.framework = facts.framework()
         self.session.first_step()
-        records.write("first step")
+        main = sys.modules.get("__main__")
+        records.write("first step", script=str(getattr(main, "__file__", "") or ""))
 
     def _round(self, count: int) -> None:
+        records.alive(n=count)
         for feed in self.session.feeds:
             feed.rounds += feed.since_step > 0
             feed.since_step = 0
@@ -75,7 +80,7 @@ class Looking:
             self.notes.watch_waits()
             self._backwards_from = self.notes.backwards
             self._waits_from = count
-        if count >= LOOK_STEPS or (count > 3 and self.session.late(0.15)):
+        if count >= LOOK_STEPS or (count > 3 and self.session.late(0.15) and facts.world(self.session.torch)[1] == 1):
             self._settle(count)
 
     def _settle(self, count: int) -> None:
@@ -89,9 +94,10 @@ class Looking:
         optimizers = [entry[0] for entry in self.counts.values()]
         stepped = sum(entry[1] for entry in self.counts.values())
         session.settle(marker, optimizers)
-        records.write("settings", **self._settings(optimizers, waits, stepped))
+        settings = self._settings(optimizers, waits, stepped)
+        records.write("settings", **settings)
         session.steps = count
-        session.phase = Planner(session, notes).warm_up()
+        session.phase = Planner(session, notes, settings).warm_up()
 
     def _marker(self) -> Any:
         """The optimizer whose step ends a round: the one that steps least, of equals the last."""
@@ -184,7 +190,7 @@ class Timed:
         self.count += 1
         if self.keep(block):
             self.blocks.setdefault(self.arm, []).append(block)
-            records.write("block", phase=self.name, arm=self.arm, **block)
+            records.write("block", phase=self.name, arm=self.arm, n=self.session.steps, **block)
         if self.done():
             self.session.phase = self.after()
         else:
@@ -224,7 +230,7 @@ class WarmUp(Timed):
         return self._same or self.count >= MAX_WARM_UP or self.session.late(0.3)
 
     def after(self) -> Any:
-        return self.planner.baseline()
+        return self.planner.baseline() if self.session.world == 1 else self.planner.together()
 
 
 class Baseline(Timed):
@@ -282,7 +288,7 @@ class Pairs(Timed):
 
     def after(self) -> Any:
         self.session.let_go()
-        return self.planner.profile()
+        return self.planner.after_pairs()
 
 
 def _zip(first: list, second: list) -> list:
@@ -292,14 +298,16 @@ def _zip(first: list, second: list) -> list:
 class Planner:
     """How long each part is, from the time of a step and what is left of the budget."""
 
-    def __init__(self, session: Any, notes: Any):
+    def __init__(self, session: Any, notes: Any, settings: dict):
         self.session, self.notes = session, notes
+        self.product_kind, self.tf32 = settings["autocast"] or settings["weights_kind"] or "float32", settings["tf32"]
         card = session.clock.queues
         self.block_seconds = 0.6 if card else 0.25
         self.baseline_seconds = 10.0 if card else 2.5
         self.pair_seconds = 28.0 if card else 8.0
         self.each = 0.0
-        self.compiled, self.parallel = notes.compiled or facts.compiled(notes.model), facts.parallel(notes.model)
+        self.stop_at = 0
+        self.compiled, self.parallel = settings["compiled"], settings["ddp"]
         self.only = set(session.request.get("only") or ("baseline", "headroom", "profile", "flops"))
         self._share_out()
 
@@ -320,6 +328,8 @@ class Planner:
         return max(1, period * math.ceil(steps / period - 1e-9))
 
     def warm_up(self) -> Any:
+        if self.session.rank:
+            return ranks.Waiting(self)
         return WarmUp(self).start()
 
     def baseline(self) -> Any:
@@ -334,15 +344,39 @@ class Planner:
 
     def after_baseline(self) -> Any:
         session = self.session
+        self.end_of_baseline()
+        feeding = session.feeding()
+        if "headroom" in self.only and feeding and all(len(feed.kept) >= 2 for feed in feeding):
+            return Pairs(self, self.k).start()
+        return self.after_pairs()
+
+    def end_of_baseline(self) -> None:
+        """What belongs to the plain steps is asked now: memory, and the losses."""
         self._memory()
         records.write("losses", **self.notes.losses_seen())
         self.notes.end_losses()
+
+    def together(self) -> Any:
+        """Several ranks: rank 0 makes a plan for all, once it knows how long a step is; the others wait for it."""
+        session = self.session
+        each, left = max(self.each, 1e-9), session.left()
+        self.k = self.whole(max(self.fewest(each), self.block_seconds / each))
+        block = self.k * each
+        baseline = max(4, math.ceil(max(BASELINE_STEPS / self.k, self.baseline_seconds / block)))
+        baseline = max(2, min(baseline, int(0.3 * left / block)))
         feeding = session.feeding()
-        if session.world > 1:  # the other ranks load their own batches: only the plain steps are measured
-            records.note("several processes", world=session.world)
-        elif "headroom" in self.only and feeding and all(len(feed.kept) >= 2 for feed in feeding):
-            return Pairs(self, self.k).start()
-        return self.profile()
+        pairs = 0
+        if "headroom" in self.only and feeding:
+            pairs = 2 * max(1, min(BLOCKS, int(0.5 * left / block / 2)) // 2)
+        return ranks.Slots(self, ranks.make(self, baseline, pairs, BESIDE if "profile" in self.only else 0))
+
+    def after_slots(self, plan: dict) -> Any:
+        """The blocks are over: rank 0 profiles, the others go on until the last step of all."""
+        if self.session.keeping:  # there were no pairs
+            self.session.keeping = False
+            self.end_of_baseline()
+        self.stop_at = plan["stop"]
+        return ranks.Until(self.session, self.stop_at) if self.session.rank else self.after_pairs()
 
     def _memory(self) -> None:
         if self.session.device.startswith("cuda"):
@@ -352,5 +386,10 @@ class Planner:
                 "memory", reserved=cuda.max_memory_reserved(), free=free, total=total, now=cuda.memory_reserved()
             )
 
-    def profile(self) -> Any:
+    def after_pairs(self) -> Any:
+        if "profile" in self.only:
+            return Stacks(self).start()
+        return self.after_stacks()
+
+    def after_stacks(self) -> Any:
         return profiling(self)

@@ -53,10 +53,10 @@ def write(kind: str, **fields: Any) -> None:
         pass
 
 
-def alive() -> None:
+def alive(**fields: Any) -> None:
     """Say that the script goes on, if nothing was said for some time."""
     if time.monotonic() - _last > ALIVE_SECONDS:
-        write("alive")
+        write("alive", **fields)
 
 
 def fault(where: str, error: BaseException) -> None:

@@ -20,6 +20,8 @@ from gpuworkshop_hooks.feed import Feed, size
 
 LONGEST = 300.0
 """Seconds of measuring where the caller set no budget."""
+LEAST = 0.4
+"""Share of a budget that is left for measuring, however long the script took to begin."""
 BY_HAND = "gpuworkshop_step"
 """Stands for the optimizer of a script that has none."""
 
@@ -71,7 +73,7 @@ class Session:
         """Something else than a step begins: an epoch, a validation, a file that is written."""
         if feed is None or not feed.short or not feed.feeding:
             self.phase.interrupted(mark)
-        records.alive()
+        records.alive(n=self.steps)
 
     # Steps
 
@@ -119,6 +121,12 @@ class Session:
         records.fault(type(self.phase).__name__, error)
         self.let_go()
 
+    def at_exit(self) -> None:
+        """The script ends by itself: stopped workers must hear it, and what was counted is kept."""
+        if not self.forked:
+            self.let_go()
+            records.write("sums", **self.sums())
+
     def let_go(self) -> None:
         """Whatever is stopped goes on, and loaders give their own batches."""
         for feed in self.feeds:
@@ -157,11 +165,22 @@ class Session:
     def first_step(self) -> None:
         """From here on the time for measuring counts."""
         self._began = time.time()
-        self._deadline = self.request.get("deadline") or self._began + LONGEST
+        budget = self.request.get("budget")
+        asked = self.request["began"] + budget if budget else self._began + LONGEST
+        self._deadline = max(asked, self._began + LEAST * (budget or 0.0))
 
     def feeding(self) -> list[Feed]:
         """The loaders that feed the steps."""
         return [feed for feed in self.feeds if feed.feeding]
+
+    def sums(self) -> dict:
+        """What is counted until now."""
+        feeding = self.feeding()
+        return {
+            "steps": self.steps,
+            "loaders": [feed.facts() for feed in feeding],
+            "startups": [feed.startup for feed in feeding],
+        }
 
     def stop(self, why: str) -> None:
         """End the process here, between two steps, so that nothing of the script's own end is run.
@@ -172,7 +191,7 @@ class Session:
         self.clock.finish()
         for feed in self.feeds:
             feed.kill()
-        records.write("end", why=why, steps=self.steps, loaders=[feed.facts() for feed in self.feeding()])
+        records.write("end", why=why, **self.sums())
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
