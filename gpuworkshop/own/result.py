@@ -83,6 +83,8 @@ class Hot(msgspec.Struct, frozen=True):
     """Of all looks during the steps, 0 to 1, with exactly these lines."""
     in_loader: bool
     """Whether a loader was inside next() then: the data set's own lines are only seen with 0 workers."""
+    steps: int = 0
+    """In how many of the steps it was found: once in an epoch tells nothing of how much time it takes in all."""
 
 
 class Settings(msgspec.Struct, frozen=True):

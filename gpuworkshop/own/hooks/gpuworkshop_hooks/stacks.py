@@ -18,11 +18,16 @@ FEWEST_STEPS = 10
 
 
 class Stacks:
-    """A phase of plain steps; validation and what else is done between steps is looked at too."""
+    """A phase of plain steps; validation and what else is done between steps is looked at too.
+
+    A look has to wait for the interpreter's lock, longest where pure Python runs: so each counts as the time since
+    the look before it.
+    """
 
     def __init__(self, planner: Any):
         self.planner, self.session = planner, planner.session
-        self._counts: dict[tuple, int] = {}
+        self._counts: dict[tuple, float] = {}
+        self._found_in: dict[tuple, set] = {}
         self._looks = self._steps = 0
         self._on = True
 
@@ -61,24 +66,29 @@ class Stacks:
 
     def _look(self) -> None:
         try:
+            before = time.perf_counter()
             while self._on:
                 time.sleep(EVERY)
                 frame = sys._current_frames().get(self.session.thread)
-                key = own_frames(frame)
+                key, now = own_frames(frame), time.perf_counter()
                 self._looks += 1
-                self._counts[key] = self._counts.get(key, 0) + 1
+                self._counts[key] = self._counts.get(key, 0.0) + now - before
+                self._found_in.setdefault(key, set()).add(self._steps)
+                before = now
         except Exception as error:
             records.fault("stacks", error)
 
     def _hot(self) -> list[dict]:
         found = sorted(self._counts.items(), key=lambda item: -item[1])
+        whole = max(sum(self._counts.values()), 1e-9)
         return [
             {
                 "places": [places.at(*line) for line in lines],
-                "share": count / max(1, self._looks),
+                "share": seconds / whole,
                 "in_loader": in_loader,
+                "steps": len(self._found_in[(lines, in_loader)]),
             }
-            for (lines, in_loader), count in found[:40]
+            for (lines, in_loader), seconds in found[:40]
             if lines
         ]
 
