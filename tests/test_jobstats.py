@@ -104,7 +104,7 @@ def test_b02_mig_and_unknown_meters() -> None:
 
 
 def test_b03_still_running_and_an_older_header() -> None:
-    """B03: figures are preliminary, the time's share is not final, nothing is a warning."""
+    """B03, PrincetonUniversity/jobstats: figures are preliminary, so is the share of the time; no warning."""
     older = text(
         METERS | {"GPU utilization": 41},
         {GPU: ["g2 (GPU 0): 41%"]},
@@ -149,7 +149,7 @@ def test_b05_an_average_hides_idle_cards() -> None:
 
 
 def test_b06_error_codes_where_numbers_should_be() -> None:
-    """B06: the number in the words (100) is none; what else is there is used."""
+    """B06, PrincetonUniversity/jobstats: the number in the words (100) is none; what else is there is used."""
     meters = {
         "CPU utilization": "(Value was erroneously found to be >100%)",
         "CPU memory usage": "(JSON is malformed)",
