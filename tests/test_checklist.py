@@ -225,6 +225,13 @@ def test_a_card_that_was_not_measured_on_is_told(here: Path) -> None:
     assert not any("measure again" in note for note in ready(made.starve()).notes)
 
 
+def test_numbers_of_the_kits_training_are_told_to_whose_script_runs_another(here: Path) -> None:
+    told = [note for note in ready(made.starve()).notes if "a training of the kit" in note]
+    assert len(told) == 1 and "train.py" in told[0]
+    kits = ready(made.starve(), line="python -m gpuworkshop.workloads.train --workers 7")
+    assert not any("a training of the kit" in note for note in kits.notes)
+
+
 def test_what_job_write_makes_has_nothing_red_that_it_decides(here: Path) -> None:
     results = (
         made.starve(workers=2, precision="bf16", pin_memory=True),

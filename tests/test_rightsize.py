@@ -245,6 +245,36 @@ def test_numbers_of_different_trainings_are_told() -> None:
     assert any("different trainings" in note for note in script.notes)
 
 
+def test_numbers_of_the_kits_training_are_told_to_who_writes_for_another() -> None:
+    told = [note for note in written(made.starve(), script=("train.py", "--epochs", "3")).notes if "of the kit" in note]
+    assert len(told) == 1 and made.RESNET in told[0] and "train.py" in told[0] and "--step-ms" in told[0]
+    for script in ((), ("-m", "gpuworkshop.workloads.train", "--steps", "9")):
+        assert not any("of the kit" in note for note in written(made.starve(), script=script).notes)
+
+
+def test_workers_in_the_command_count_more_than_measured_ones_and_a_flag_more_than_both() -> None:
+    own = ("train.py", "--num-workers", "7")
+    script = written(made.starve(workers=3), script=own)
+    assert directives(script)["cpus-per-task"] == "8" and "--num-workers 7" in reason(script, "cpus-per-task")
+    assert directives(written(made.starve(workers=3), script=own, workers=1))["cpus-per-task"] == "2"
+    assert directives(written(made.starve(workers=3), script=("train.py", "-j", "$N")))["cpus-per-task"] == "4"
+
+
+def test_for_a_training_of_ones_own_nothing_measures_the_kits_instead() -> None:
+    how = [one.how for one in written(script=("mine.py",)).choices.values() if one.how]
+    assert not any(word in line for line in how for word in ("starve", "scale --json", "loop"))
+    assert any("--step-ms" in line and "mine.py" in line for line in how)
+
+
+def test_an_environment_that_is_not_there_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert any("write your own environment" in note for note in written(site=ANY).notes)
+    (tmp_path / "gpuworkshop/bin").mkdir(parents=True)
+    (tmp_path / "gpuworkshop/bin/activate").write_text("")
+    assert not written(site=ANY).notes
+    assert not any("environment" in note for note in written(site=AICR).notes), "conda finds it by its name"
+
+
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"kit": "0.1.0", "result": {"a": 1}}', "\x00", "[" * 100_000])
 def test_what_is_no_result_is_one_line(tmp_path: Path, text: str) -> None:
     file = tmp_path / "x.json"
@@ -252,6 +282,7 @@ def test_what_is_no_result_is_one_line(tmp_path: Path, text: str) -> None:
     with pytest.raises(NoResult) as said:
         evidence.read(str(file))
     assert "\n" not in str(said.value) and "x.json" in str(said.value)
+    assert ("empty" in str(said.value)) is (text == "")
 
 
 words = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc", "Zl", "Zp")), max_size=12)
@@ -346,6 +377,8 @@ def test_shellcheck_finds_nothing(tmp_path: Path) -> None:
 def test_a_site_without_partitions_is_told_once_and_takes_one_by_hand(place: Path) -> None:
     faults = [one.rule for one in check.check(written(site=ANY).text().encode(), ANY, "x", (place,)).faults]
     assert faults == ["no-partition"]
+    partition = next(one for one in rightsize.findings(written(site=ANY)) if one.title.startswith("partition"))
+    assert "site init" in partition.fix and "not measured" not in partition.title
     script = written(site=ANY, partition="gpu")
     assert not check.check(script.text().encode(), ANY, "x", (place,)).faults
 

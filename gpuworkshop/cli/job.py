@@ -42,8 +42,8 @@ def write(
 
     gpuworkshop job write --from scale.json loop.json --steps 20000 --out job.sbatch -- train.py --epochs 10
 
-    Numbers come from result files, else from the newest loop in your ledger; a flag counts more than both. What was not
-    measured takes the site's convention, and its line says so.
+    Numbers come from result files, else from the newest loop in your ledger; a flag counts more than both, and so do
+    workers in your training's own command. What was not measured takes the site's convention, and its line says so.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def ready(file: str, *, files: Files = (), ledger: Ledger = True, site: Site = N
     file
         The script.
     files
-        What verify, watch, loop, starve, profile or memory printed with --json: one file or several.
+        What verify, watch, loop, starve, profile, memory or precision printed with --json: one file or several.
     ledger
         --no-ledger: leave the ledger's newest run alone.
     site

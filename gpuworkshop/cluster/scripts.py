@@ -19,6 +19,8 @@ LONGEST = "04:00:00"
 SHORT = "00:30:00"
 """Of jobs that only look: verify, profile, one part of the claims."""
 DDP_CARDS, DDP_NODES = 4, 2
+ACTIVATE = "~/gpuworkshop/bin/activate"
+"""The course's environment where the site brings no conda."""
 TRAIN = "-m gpuworkshop.workloads.train"
 PORTS = "20000 + SLURM_JOB_ID % 10000"
 
@@ -77,7 +79,7 @@ def activation(site: Site) -> Iterator[str]:
         yield 'source "$(conda info --base)/etc/profile.d/conda.sh"'
         yield "conda activate gpuworkshop"
     else:
-        yield "source ~/gpuworkshop/bin/activate"
+        yield f"source {ACTIVATE}"
 
 
 def _about(site: Site, *lines: str) -> Iterator[str]:

@@ -101,6 +101,10 @@ def _notes(seen: Looked) -> Iterator[str]:
             cards = [family.card for name in place.families if (family := seen.site.family(name)) and family.card]
             if cards and not any(set(card_words(card)) <= set(card_words(machine)) for card in cards):
                 yield f"measured on {one_line(machine)}, and {place.name} has {', '.join(cards)}: measure again there"
+    theirs = seen.start is not None and not seen.start.script.startswith("-m gpuworkshop.")
+    if theirs and (kits := seen.evidence.of_the_kit()):
+        runs = one_line(seen.start.script or seen.start.words[0])
+        yield f"the numbers are of {'; '.join(kits)}, a training of the kit, and the script runs {runs}"
     if len(workloads := seen.evidence.workloads()) > 1:
         yield f"the numbers are of different trainings: {'; '.join(workloads)}"
     others = [one for one in seen.checked.faults if one.level == "fail"]

@@ -27,7 +27,7 @@ from gpuworkshop.machine.conditions import Conditions
 from gpuworkshop.numbers import shortened
 from gpuworkshop.report import clean
 from gpuworkshop.timing import Rate
-from gpuworkshop.workloads.config import TrainConfig
+from gpuworkshop.workloads.config import PRESETS, TrainConfig
 
 KINDS = (
     VerifyResult,
@@ -44,6 +44,7 @@ KINDS = (
     JobUse,
 )
 """The results that count here."""
+_KITS = tuple(preset.title for preset in PRESETS.values())
 LARGEST = 64 * 2**20
 """Bytes of a result file at most."""
 Kind = TypeVar("Kind")
@@ -106,6 +107,11 @@ class Evidence:
         run = self.run()
         named = [one_line(one.workload) for _, one in self.results if hasattr(one, "workload")]
         return list(dict.fromkeys([*([one_line(run.workload)] if run else []), *named]))
+
+    def of_the_kit(self) -> list[str]:
+        """The trainings of the kit that the files were measured of, each once."""
+        named = [one_line(one.workload) for _, one in self.results if hasattr(one, "workload")]
+        return [one for one in dict.fromkeys(named) if one.startswith(_KITS)]
 
     def workers(self) -> Number | None:
         """Loader workers of a rank: those of a loop, the best of a sweep, else those of the run."""
@@ -183,7 +189,9 @@ def read(file: str) -> Any:
             raise NoResult(f"{file}: {'a folder' if place.is_dir() else 'no such file'}")
         if place.stat().st_size > LARGEST:
             raise NoResult(f"{file}: larger than 64 MiB, that is no result")
-        whole = msgspec.json.decode(place.read_bytes(), type=_Envelope)
+        if not (data := place.read_bytes()).strip():
+            raise NoResult(f"{file}: empty: the command that was to write it did not get so far")
+        whole = msgspec.json.decode(data, type=_Envelope)
         return msgspec.json.decode(whole.result, type=_kind(whole.result))
     except (OSError, ValueError, RecursionError, StopIteration) as error:
         if isinstance(error, NoResult):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator
+from pathlib import Path
 
 from gpuworkshop import __version__
 from gpuworkshop.cluster import scripts
@@ -50,6 +51,9 @@ def _notes(chosen: Chosen) -> Iterator[str]:
     run, asked = chosen.run, chosen.asked
     if run and run.from_ledger and asked.script:
         yield f"the ledger's numbers are of {one_line(run.workload)}: is that your training? If not, add --no-ledger"
+    if asked.own and (kits := chosen.evidence.of_the_kit()):
+        theirs = f"the numbers are of {'; '.join(kits)}, a training of the kit, and the job runs {one_line(asked.own)}"
+        yield f"{theirs}: give what your own takes with --step-ms, --workers, --card-memory"
     if len(workloads := chosen.evidence.workloads()) > 1:
         yield f"the numbers are of different trainings: {'; '.join(workloads)}"
     machine = run.conditions.machine if run and run.conditions else ""
@@ -57,8 +61,17 @@ def _notes(chosen: Chosen) -> Iterator[str]:
     elsewhere = machine and card and not set(card_words(card)) <= set(card_words(machine))
     if elsewhere and chosen.step_source == run.source:
         yield f"the time was measured on {one_line(machine)}, the job runs on {card}: measure 50 steps there first"
+    if f"source {scripts.ACTIVATE}" in scripts.activation(chosen.site) and not _is_there(scripts.ACTIVATE):
+        yield f"{scripts.ACTIVATE} is not on this machine, and the job ends there: write your own environment's line"
     if asked.data and asked.script and not any("DATA" in word for word in asked.script):
         yield 'the training does not read the copied data: give it "$DATA", in single quotes on this command line'
+
+
+def _is_there(file: str) -> bool:
+    try:
+        return Path(file).expanduser().is_file()
+    except (OSError, RuntimeError):  # no home folder is known
+        return False
 
 
 def findings(script: JobScript) -> tuple[Finding, ...]:
@@ -68,7 +81,8 @@ def findings(script: JobScript) -> tuple[Finding, ...]:
         if one.warns:
             found.append(Finding("warning", f"{what}: {one.warns}", one.reason))
         elif not one.measured and what != "staging":
-            found.append(Finding("notice", f"{what}: {one.value or 'n/a'}, not measured", one.reason, one.how))
+            said = f"{one.value}, not measured" if one.value else "not known"
+            found.append(Finding("notice", f"{what}: {said}", one.reason, one.how))
     for one in script.faults:
         where = f"line {one.line}: " if one.line else ""
         found.append(Finding(one.level, f"job check says, {where}{one.title}", one.cause, one.fix))

@@ -7,11 +7,13 @@ import math
 from gpuworkshop.cluster import scripts, slurm_time
 from gpuworkshop.cluster.explain import unknown
 from gpuworkshop.cluster.facts import Family, Partition, card_words
+from gpuworkshop.cluster.jobscript import launch
 from gpuworkshop.cluster.site import Site
 from gpuworkshop.instruments.scaling_result import PAYS, ScalingResult, World, band
 from gpuworkshop.loop.evidence import Evidence
 from gpuworkshop.loop.rightsize_result import Asked, Choice
 from gpuworkshop.numbers import counted, gib, number, percent
+from gpuworkshop.workloads.config import MOST
 
 MARGIN = 1.2
 """Of what was measured: time and host memory."""
@@ -105,7 +107,7 @@ class Chosen:
             return Choice(str(self.asked.cards), "asked for with --cards")
         found = self.evidence.newest(ScalingResult)
         if found is None:
-            return _one_card("whether more of them pay was not measured")
+            return _one_card("whether more of them pay was not measured", self.asked.own)
         said, scale = found
         if scale.conditions.device == "cpu":
             return _one_card(f"the ranks of {said} were CPU cores, which says nothing of cards")
@@ -126,12 +128,17 @@ class Chosen:
     def _cpus(self) -> tuple[int | None, Choice]:
         """The loader workers of a rank, None where nobody knows, and the CPUs of the task."""
         found, workers, said = self.evidence.workers(), self.asked.workers, "--workers"
+        own = launch.workers_of(self.asked.script)
+        if workers is None and own and own[0] <= MOST["workers"]:
+            workers, said = own
         if workers is None and found:
             workers, said = int(found.value), found.source
         if workers is None:
             share = self.site.conventions.share(self.count)[0]
             words = self.by_convention("how many loader workers pay was not measured")
             how = "gpuworkshop starve --sweep --json > sweep.json"
+            if self.asked.own:
+                how = f"--workers N   # as many as {self.asked.own} starts"
             return None, Choice(str(share), f"{words}, {share // self.count} a card", False, how=how)
         ranks = f" for each of {self.count} ranks" if self.count > 1 else ""
         words = f"{counted(workers, 'loader worker')} + 1 for the main process{ranks} ({said})"
@@ -171,6 +178,8 @@ class Chosen:
             usual, on = scripts.usual_time(self.site), f" on {self.count} cards" if self.count > 1 else ""
             what = "the number of steps was not given (--steps)" if step else f"the time of a step{on} was not measured"
             how = "" if step else "gpuworkshop starve --json > starve.json"
+            if how and self.asked.own:
+                how = f"--step-ms MS   # of 50 steps of {self.asked.own} on such a card"
             return slurm_time.seconds(usual), Choice(usual, self.by_convention(what), False, how=how)
         seconds = MARGIN * steps * step
         if seconds > LONGEST_SECONDS:
@@ -191,7 +200,10 @@ class Chosen:
     def _where(self, because: Choice) -> Choice:
         name = self.partition.name if self.partition else self.asked.partition
         if not name:
-            return Choice("", f"the site file of {self.site.name} names no partition", False)
+            how = (
+                "sinfo -s   # which there are; then --partition NAME\ngpuworkshop site init my-site.toml   # all, once"
+            )
+            return Choice("", f"the site file of {self.site.name} names no partition", False, how=how)
         purpose = f"; for {self.partition.purpose}" if self.partition else ""
         return Choice(name, f"{because.reason}{purpose}", because.measured, because.warns, because.how)
 
@@ -219,8 +231,11 @@ class Chosen:
         return Choice("yes", f"{waits or 'whether it waits for data was not measured'}; {disk}", bool(waits))
 
 
-def _one_card(why: str) -> Choice:
-    return Choice("1", f"one card: {why}", False, how="gpuworkshop scale --json > scale.json")
+def _one_card(why: str, own: str = "") -> Choice:
+    how = "gpuworkshop scale --json > scale.json"
+    if own:
+        how = f"--cards 2   # where {own} does above {2 * PAYS:g} times as many samples/s on two as on one"
+    return Choice("1", f"one card: {why}", False, how=how)
 
 
 def _pays(world: World) -> bool:

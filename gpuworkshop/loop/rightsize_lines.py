@@ -34,6 +34,7 @@ def lines(chosen: Chosen) -> Iterator[Line]:
     yield Line(f"#SBATCH --error={site.conventions.error}", "its errors")
     yield Line("")
     words = f"modules and environment by the site file of {site.name}; the first failure ends the job"
+    words += ". Your training's own environment goes here" if asked.own else ""
     yield Line("\n".join(scripts.environment(site)), words)
     yield Line("")
     yield from _stage(chosen)
@@ -54,7 +55,10 @@ def _stage(chosen: Chosen) -> Iterator[Line]:
     first, *rest = (line for line in scripts.staging() if not line.startswith("#"))
     if chosen.asked.data:
         first = f"DATA=${{DATA:-{_word(chosen.asked.data)}}}"
-    yield Line("\n".join([first, *rest]), f"Staging: {chosen.staging.reason}")
+    words = f"Staging: {chosen.staging.reason}"
+    if chosen.asked.own and not chosen.asked.data:
+        words += '. Used with DATA=FOLDER sbatch ..., by a training that reads "$DATA"'
+    yield Line("\n".join([first, *rest]), words)
     yield Line("")
 
 

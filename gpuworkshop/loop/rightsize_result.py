@@ -30,6 +30,13 @@ class Asked(msgspec.Struct, frozen=True):
     family: str = ""
     partition: str = ""
 
+    @property
+    def own(self) -> str:
+        """The learner's own training in one word; "" where it is the kit's."""
+        if any(word.startswith("gpuworkshop.workloads") for word in self.script):
+            return ""
+        return next((word for word in self.script if word.endswith(".py")), next(iter(self.script), ""))
+
     def __post_init__(self) -> None:
         if not is_name(self.name):
             raise ValueError(f"--name: expected a name of letters, digits, . _ + -, found {self.name[:40]!r}")

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from gpuworkshop.cluster.jobscript import options
-from gpuworkshop.cluster.jobscript.script import Script
+from gpuworkshop.cluster.jobscript.script import Script, read
 from gpuworkshop.cluster.jobscript.shell import Command
 
 _PYTHON = re.compile(r"python[\d.]*\Z")
@@ -112,6 +112,11 @@ def workers(launch: Launch, script: Script) -> tuple[int, str] | None:
         if found := re.fullmatch(data["key"], word):
             return int(found[1]) if len(found[1]) < 7 else 0, word
     return None
+
+
+def workers_of(words: Sequence[str]) -> tuple[int, str] | None:
+    """The loader workers that the words of a command ask for, and those words; None where they do not say."""
+    return workers(Launch(Command(1, tuple(words)), None, "", tuple(words)), read(b"")) if words else None
 
 
 def several_cards(launch: Launch, read: Reader) -> bool | None:
