@@ -365,6 +365,7 @@ SHOWN: dict[str, tuple[tuple[str, ...], int]] = {
     "standalone": ((*HEAD, "#SBATCH --nodes=2", "srun torchrun --standalone --nproc_per_node=gpu train.py"), 6),
     "fixed-port": ((*HEAD, "export MASTER_PORT=29500", ONE), 5),
     "no-errexit": ((*HEAD, ONE, "echo done"), 5),
+    "left-behind": ((*HEAD, "python train.py &", "echo started"), 5),
     "no-pipefail": ((*HEAD, "set -e", "python train.py | tee log"), 6),
     "login-shell": (("#!/bin/bash", *HEAD[1:], "set -e", "module load cuda/13.1", ONE), 6),
     "hides-peers": ((*HEAD[:3], "#SBATCH -n4", "#SBATCH --gpus-per-task=1", "srun python train.py"), 5),
@@ -552,6 +553,22 @@ def test_a_line_that_is_switched_off_on_purpose_is_no_fault() -> None:
     """Another line sets the same option; two settings of --mail-type add up."""
     for line in ("# SBATCH --time=12:00:00", "##SBATCH -t 5", "#SBATCH --mail-type=BEGIN\n#SBATCH --mail-type=END"):
         assert faults(*HEAD, line, "#SBATCH -c 8", ONE) == {}, line
+
+
+def test_a_training_in_the_background_needs_something_that_waits() -> None:
+    """Slurm ends a job with its script; tried on a Slurm of our own, where the job is COMPLETED with an empty log."""
+    lines = (*HEAD, "#SBATCH -c 8", "for seed in 1 2; do", "  python train.py --seed $seed &", "done")
+    for ends in ((), ("echo started",), ("exit 0",)):
+        assert worst(faults(*lines, *ends)) == {"left-behind"}
+    for stays in ("wait", "while kill -0 $!; do sleep 9; done", "./simulation", ONE):
+        assert faults(*lines, stays) == {}, stays
+    assert faults(*HEAD, "#SBATCH -c 8", "run() {", "  python train.py &", "  wait", "}", "run") == {}
+
+
+def test_a_plain_script_on_two_nodes_is_first_offered_one() -> None:
+    assert shown("first-node-only", Path())["first-node-only"].fix.startswith("#SBATCH --nodes=1\n")
+    joins = faults(*HEAD, "#SBATCH --nodes=2 -c 8", "torchrun --nnodes=2 --nproc_per_node=1 train.py")
+    assert joins["first-node-only"].fix.startswith("srun torchrun")
 
 
 def test_an_option_of_a_plug_in_is_no_typo() -> None:

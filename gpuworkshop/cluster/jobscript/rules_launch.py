@@ -155,7 +155,10 @@ def _nodes(job: Job, one: Launch) -> Iterator[Seen]:
         return
     words = shortened(" ".join(one.words), 200)
     if one.srun is None and one.starter != "deepspeed":
-        yield Seen("first-node-only", one.line, {"nodes": nodes, "fix": f"srun {words}"})
+        fix = f"srun {words}"
+        if not one.starter:  # or each node would train by itself
+            fix = f"{directive('nodes', 1)}\n# or, where {one.script or one.words[0]} is distributed:\n{fix}"
+        yield Seen("first-node-only", one.line, {"nodes": nodes, "fix": fix})
     elif "--standalone" in one.words:
         meeting = f'--rdzv_id="$SLURM_JOB_ID" --rdzv_backend=c10d --rdzv_endpoint="$HEAD:{_PORT}"'
         head = 'HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'

@@ -14,6 +14,8 @@ _CONDA = ("conda", "mamba", "micromamba")
 _HOOKS = re.compile(r"conda\.sh|mamba\.sh|profile\.d|bashrc|bash_profile|/activate\b|shell\.bash|shell hook|hook")
 _MODULES = re.compile(r"modul|lmod|profile|bashrc|init/(ba)?sh")
 _PYTHONS = re.compile(r"python|conda|forge|mamba|pytorch|tensorflow", re.IGNORECASE)
+_QUICK = ("echo", "printf", "date", "hostname", "disown", "jobs", "exit", "true", ":")
+"""Commands that keep no script from ending."""
 _MATTERS = ("module", "ml", "source", ".", "cd", "conda", "mamba", "micromamba", "cp", "rsync", "tar", "unzip")
 
 
@@ -49,8 +51,11 @@ def _sets(command: Command, what: str) -> bool:
 
 def _set_line(job: Job) -> str:
     """-u stays away from conda, whose hooks use variables that are not set."""
-    names = {one.name for one in job.script.shell.commands}
-    return "set -eo pipefail" if names.intersection(_CONDA) else "set -euo pipefail"
+    conda = (
+        one.name in _CONDA or (one.name in ("source", ".") and one.argv[1:2] == ("activate",))
+        for one in job.script.shell.commands
+    )
+    return "set -eo pipefail" if any(conda) else "set -euo pipefail"
 
 
 def _goes_on(job: Job) -> Iterator[Seen]:
@@ -72,6 +77,18 @@ def _goes_on(job: Job) -> Iterator[Seen]:
         words = shortened(" ".join(before[0].words), 60)
         fields |= {"what": f"when line {before[0].line} fails, line {last.line} still runs", "why": words}
         yield Seen("no-errexit", before[0].line, fields)
+
+
+def background(job: Job) -> Iterator[Seen]:
+    """A training behind `&` in a script that does not wait for it."""
+    commands = job.script.shell.commands
+    starts = [one for one in launches.launches(job.script) if one.script or one.starter or one.srun is not None]
+    if not job.script.is_shell or not starts or starts[-1].command.then != "&":
+        return
+    last = starts[-1]
+    place = next(n for n, command in enumerate(commands) if command is last.command)
+    if all(one.name in _QUICK and one.inside not in ("while", "until") for one in commands[place + 1 :]):
+        yield Seen("left-behind", last.line, {"program": last.script or last.starter or last.words[0]})
 
 
 def modules(job: Job) -> Iterator[Seen]:
@@ -134,4 +151,4 @@ def continuation(job: Job) -> Iterator[Seen]:
             yield Seen("comment-in-command", comment.line, fields)
 
 
-LOOKS = (failure, modules, environment, continuation)
+LOOKS = (failure, background, modules, environment, continuation)
