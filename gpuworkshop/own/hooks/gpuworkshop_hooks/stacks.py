@@ -12,6 +12,7 @@ from gpuworkshop_hooks.feed import Feed
 
 EVERY = 0.003
 FRAMES = 12
+AT_ONCE = 2e-5
 SECONDS, LONGEST = 1.5, 6.0
 """How long is looked: up to the longest where a whole epoch fits, with what is done between two of them."""
 FEWEST_STEPS = 10
@@ -21,7 +22,8 @@ class Stacks:
     """A phase of plain steps; validation and what else is done between steps is looked at too.
 
     A look has to wait for the interpreter's lock, longest where pure Python runs: so each counts as the time since
-    the look before it.
+    the look before it. The lock is handed over at once meanwhile, or all looks would fall on the next call that
+    lets go of it by itself.
     """
 
     def __init__(self, planner: Any):
@@ -35,6 +37,8 @@ class Stacks:
         """Begin to look."""
         records.write("phase", name="stacks", steps=self.session.steps, k=1)
         self._until = time.monotonic() + self._seconds()
+        self._switching = sys.getswitchinterval()
+        sys.setswitchinterval(AT_ONCE)
         self._thread = threading.Thread(target=self._look, name="gpuworkshop", daemon=True)
         self._thread.start()
         return self
@@ -61,6 +65,7 @@ class Stacks:
             return
         self._on = False
         self._thread.join(1.0)
+        sys.setswitchinterval(self._switching)
         records.write("stacks", looks=self._looks, hot=self._hot())
         self.session.phase = self.planner.after_stacks()
 
