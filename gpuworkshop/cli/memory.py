@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from gpuworkshop.cli.base import BadInput, Switch, app, show
+from gpuworkshop.cli.base import BadInput, Switch, app, bad_input, show
 from gpuworkshop.cli.measure import Settings, Where
 
 START, HERE = Settings(), Where()
@@ -42,6 +42,7 @@ def memory(
         With --ceiling or --oom: plant a limit, such as 8GiB, that the job's memory may not pass.
     """
     from gpuworkshop.instruments import memory as instrument
+    from gpuworkshop.instruments.memory_room import check_limit
 
     if sweep + ceiling + oom > 1:
         raise BadInput("--sweep, --ceiling and --oom are three measurements: ask for one of them")
@@ -51,6 +52,8 @@ def memory(
     if limit is not None and not (ceiling or oom):
         raise BadInput("--limit goes with --ceiling or --oom")
     size = None if limit is None else _bytes(limit)
+    with bad_input("--limit: "):
+        check_limit(size)
     job = where.job()
     config, how = settings.config(job), where.how("memory")
     if sweep:
@@ -66,7 +69,7 @@ def memory(
 
 def _bytes(text: str) -> int:
     """A size such as ``8GiB`` or ``500M`` in bytes; BadInput for anything else."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([mg])(?:i?b)?\s*", text.lower())
+    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([mg])(?:i?b)?\s*", text.lower())
     size = int(float(found[1]) * _UNITS[found[2]]) if found and len(found[1]) < 12 else 0
     if not size:
         raise BadInput(f"--limit: {text[:20]!r} is not a size: write 8GiB or 500MiB")

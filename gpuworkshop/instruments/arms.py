@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -112,10 +113,30 @@ def synthetic(training: Training, count: int = 2) -> list[Any]:
     return [training.task.random_batch() for _ in range(count)]
 
 
-def callable_step(step: Any) -> None:
-    """TypeError for what cannot be called with a batch."""
+def callable_step(step: Any, call: str = "step(batch)") -> None:
+    """TypeError for what cannot be called as ``call``, or does nothing when it is: a generator, a coroutine."""
+    name = call.partition("(")[0]
     if not callable(step):
-        raise TypeError(f"step is {step!r:.60}: hand over a function, step(batch) does one training step")
+        raise TypeError(f"{name} is {step!r:.60}: hand over a function, {call} does one training step")
+    kinds = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+    if any(is_one(step) for is_one in kinds):
+        raise TypeError(f"{name} has a yield or an async, so that calling it does nothing: hand over a plain function")
+
+
+def usable_loss(loss: Any) -> None:
+    """TypeError or ValueError for what a loss function gave and no backward pass can start from."""
+    if not isinstance(loss, torch.Tensor):
+        raise TypeError(f"loss gave something of type {type(loss).__name__}: it must return the loss, a tensor")
+    if loss.numel() != 1:
+        raise ValueError(f"loss gave {loss.numel()} numbers: a backward pass starts from one, such as their mean")
+    if not loss.requires_grad:
+        raise ValueError("loss gave a number that no trained weight led to: was it detached, or are all frozen?")
+
+
+def a_model(model: Any) -> None:
+    """TypeError for what is no model."""
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model is something of type {type(model).__name__}: hand over a torch.nn.Module")
 
 
 def size(batch: Any) -> int:

@@ -68,6 +68,8 @@ def measure(
     from gpuworkshop.machine.conditions import conditions
     from gpuworkshop.machine.nvml import in_time
 
+    if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
+        raise ValueError(f"batch_size is {batch_size!r:.40}: how many samples loss() takes, or None")
     device = str(device or gpus.default_device())
     here, card, host = conditions(device), gpus.card(device), allocation.memory()
     with ExitStack() as stack:
@@ -109,11 +111,11 @@ def ceiling(
     Raises SharedCard while somebody else is on the card, unless ``anyway``; ValueError for numbers that make no sense.
     """
     from gpuworkshop.instruments import memory_ceiling
+    from gpuworkshop.instruments.arms import callable_step
     from gpuworkshop.instruments.memory_room import room_for
     from gpuworkshop.machine.gpus import default_device
 
-    if not callable(step):
-        raise TypeError(f"step is {step!r:.60}: hand over a function, step(batch_size) does one training step")
+    callable_step(step, "step(batch_size)")
     device = str(device or default_device())
     limits = memory_ceiling.Limits(start, memory_ceiling.LARGEST if most is None else most, probes, seconds)
     return _ceiling(
@@ -246,7 +248,5 @@ def cured(
     The order is the taught one: BF16, checkpointing, a smaller batch. What is planted is the limit: ``limit_bytes``,
     else ``share`` of what the job was measured to need, or the card itself if that does not suffice.
     """
-    if not 0 < share < 1:
-        raise ValueError(f"share is {share!r}: above 0 and below 1")
     more = dict(limit_bytes=limit_bytes, share=share, launcher=launcher, progress=progress)
     return _ask("cure", config, job, CureResult, **more)

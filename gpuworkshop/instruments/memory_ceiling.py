@@ -53,6 +53,8 @@ class Limits(msgspec.Struct, frozen=True):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{name} is {value!r}: a whole number, 1 or more")
+        if not isinstance(self.seconds, int | float) or not self.seconds > 0:
+            raise ValueError(f"seconds is {self.seconds!r}: a time to search, above 0")
 
 
 def probe_in(step: Callable[[int], Any], batch: int, room: Room) -> Probe:
@@ -87,7 +89,7 @@ def _steps(step: Callable[[int], Any], batch: int, room: Room) -> tuple[Fault | 
                 first = time.perf_counter()
         room.finish()
         return None, (STEPS - 1) * batch / max(time.perf_counter() - first, 1e-9)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         forget(error)
         return fault_of(error), None
 

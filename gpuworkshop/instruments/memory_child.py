@@ -10,7 +10,9 @@ import msgspec
 from gpuworkshop.child import Tell
 from gpuworkshop.instruments import memory_beside
 from gpuworkshop.instruments.builtin import Asked
+from gpuworkshop.instruments.memory_ceiling import Limits
 from gpuworkshop.instruments.memory_result import BatchSweep, CeilingResult, CureResult, MemoryResult, Probe
+from gpuworkshop.instruments.memory_room import check_limit
 from gpuworkshop.instruments.memory_sweep import FEWEST, LARGEST, doublings, largest_for, quick, sweep
 from gpuworkshop.timing import Plan, plan_for
 
@@ -25,6 +27,12 @@ class Request(Asked, frozen=True, kw_only=True):
     knee: bool = False
     share: float = 0.9
     seconds: float = 120.0
+
+    def __post_init__(self) -> None:
+        check_limit(self.limit_bytes)
+        Limits(seconds=self.seconds)
+        if not (isinstance(self.share, float) and 0 < self.share < 1):
+            raise ValueError(f"share is {self.share!r:.40}: above 0 and below 1")
 
 
 class Isolated(msgspec.Struct, frozen=True):

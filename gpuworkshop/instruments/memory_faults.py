@@ -6,6 +6,7 @@ An exception keeps the frames it went through, and they keep their tensors: it i
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -17,17 +18,11 @@ import msgspec
 
 Kind = Literal["memory", "maybe memory", "host memory", "other"]
 
-_HOST = ("defaultcpuallocator", "std::bad_alloc", "cannot allocate memory")
-_MEMORY = (
-    "cuda out of memory",
-    "cuda error: out of memory",
-    "cublas_status_alloc_failed",
-    "cudnn_status_alloc_failed",
-    "cusolver_status_alloc_failed",
-    "mps backend out of memory",
-    "hip out of memory",
-    "hip error: out of memory",
+_HOST = re.compile(r"defaultcpuallocator|std::bad_alloc|(^|[.:] )(cannot|could not|unable to) allocate memory")
+_MEMORY = re.compile(
+    r"(^|[.:] )((cuda|hip)( error:)?|mps backend) out of memory|(cublas|cudnn|cusolver)_status_alloc_failed"
 )
+"""Words of the system begin a sentence; where somebody writes *about* memory they stand in one."""
 _MAYBE = (
     "cudnn_status_not_supported",
     "cudnn_status_internal_error",
@@ -58,7 +53,7 @@ class Fault(msgspec.Struct, frozen=True):
 
 def fault_of(error: BaseException) -> Fault:
     """What an exception means. It holds no reference to it."""
-    name, text = type(error).__name__, " ".join(str(error).split())
+    name, text = type(error).__name__, _text(error)
     kind = _kind(error, text.lower())
     words = f"{name}: {text[:_LONGEST]}" if text else name
     return Fault(kind, words, _where(error) if kind == "other" else "", _advice(name, text, kind))
@@ -104,15 +99,30 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
             yield one
 
 
+def _text(error: BaseException) -> str:
+    """The message in one line; "" where it is an error of its own."""
+    try:
+        return " ".join(str(error).split())
+    except Exception:
+        return ""
+
+
 def _kind(error: BaseException, text: str) -> Kind:
-    """By class where the class is certain, else by words; the host's allocator first, for its class says nothing."""
-    if isinstance(error, MemoryError) or any(words in text for words in _HOST):
+    """By class where the class is certain, else by words, which count only in a class that PyTorch uses for them.
+
+    The host's allocator comes first, for its class says nothing.
+    """
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return "host memory"
-    if type(error).__name__ == "OutOfMemoryError" or any(words in text for words in _MEMORY):
+    if type(error).__name__ == "OutOfMemoryError":
         return "memory"
-    if isinstance(error, RuntimeError) and any(words in text for words in _MAYBE):
-        return "maybe memory"
-    return "other"
+    if not isinstance(error, RuntimeError):
+        return "other"
+    if _HOST.search(text):
+        return "host memory"
+    if _MEMORY.search(text):
+        return "memory"
+    return "maybe memory" if any(words in text for words in _MAYBE) else "other"
 
 
 def _where(error: BaseException) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from gpuworkshop.instruments.arms import a_model, usable_loss
 from gpuworkshop.instruments.memory_beside import Beside
 from gpuworkshop.instruments.memory_result import Moment
 
@@ -41,6 +42,7 @@ class Life:
     """Runs two training steps, phase by phase, and keeps what the memory held at the end of each."""
 
     def __init__(self, model: torch.nn.Module, optimizer: Any, device: str, beside: Beside | None):
+        a_model(model)
         self.model, self.optimizer, self.device = model, optimizer, torch.device(device)
         self.beside = beside
         self.moments: list[Moment] = []
@@ -56,6 +58,7 @@ class Life:
             self._kept = Kept([*self.model.parameters(), *self.model.buffers()])
             with self._kept:
                 value = self._phase("forward", step, loss)
+            usable_loss(value)
             self._phase("backward", step, value.backward)
             del value
             self._phase("update", step, self.optimizer.step)

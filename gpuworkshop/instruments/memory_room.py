@@ -20,6 +20,8 @@ from gpuworkshop.numbers import amount
 
 STATUS, CLEAR, MEMINFO = Path("/proc/self/status"), Path("/proc/self/clear_refs"), Path("/proc/meminfo")
 _M_MMAP_THRESHOLD = -3
+MOST = 2**50
+"""Bytes of the largest limit; what is beyond was not meant."""
 SAFE = 0.5
 """Share of the host's free memory that a search without a limit of its own stops at."""
 
@@ -135,8 +137,9 @@ class HostRoom:
             return
         import resource
 
-        before, held = resource.getrlimit(resource.RLIMIT_DATA), self._resident("VmData")
-        resource.setrlimit(resource.RLIMIT_DATA, (held + self.limit, before[1]))
+        before, held = resource.getrlimit(resource.RLIMIT_DATA), self._resident("VmData") or 0
+        least = held + self.limit if before[1] == resource.RLIM_INFINITY else min(held + self.limit, before[1])
+        resource.setrlimit(resource.RLIMIT_DATA, (least, before[1]))
         try:
             yield
         finally:
@@ -182,6 +185,14 @@ def safe_part() -> int | None:
     return int(SAFE * min(known)) if known else None
 
 
+def check_limit(limit_bytes: Any) -> None:
+    """ValueError for what is no number of bytes; None is no limit."""
+    if limit_bytes is None:
+        return
+    if not isinstance(limit_bytes, int) or isinstance(limit_bytes, bool) or not 1 <= limit_bytes <= MOST:
+        raise ValueError(f"a limit of {limit_bytes!r:.40}: a whole number of bytes, 1 or more, at most 1 PiB")
+
+
 def _kib(file: Path, name: str) -> int | None:
     """A line of a file of Linux that counts KiB, in bytes; None where there is none."""
     try:
@@ -192,5 +203,8 @@ def _kib(file: Path, name: str) -> int | None:
 
 
 def room_for(device: str, limit_bytes: int | None = None) -> Any:
-    """The room that belongs to "cpu" or to a card."""
+    """The room that belongs to "cpu" or to a card. ValueError for another device, or a limit that is none."""
+    if device != "cpu" and not device.startswith("cuda"):
+        raise ValueError(f'device is {device!r:.40}: "cpu", or a card such as "cuda:0"')
+    check_limit(limit_bytes)
     return HostRoom(limit_bytes) if device == "cpu" else CardRoom(device, limit_bytes)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import index
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from gpuworkshop.child import Tell
 from gpuworkshop.instruments.memory_faults import fault_of, forget, is_memory
 from gpuworkshop.instruments.memory_result import BatchPoint, BatchSweep, knee_of
 from gpuworkshop.instruments.memory_room import Room, room_for
-from gpuworkshop.timing import Clock, Plan, clock_for, in_turn, plan_for
+from gpuworkshop.timing import Clock, Plan, Rounds, clock_for, in_turn, plan_for
 from gpuworkshop.workloads.config import TrainConfig
 
 FEWEST = 8
@@ -80,45 +81,76 @@ def sweep(
     """Measure your own ``step(batch_size)`` at each size in turn, up to the first that the memory does not hold.
 
     The data should lie ready on the device: what a step does to get them counts too. Errors
-    of the step that are not about memory pass through. ValueError where not one size fits.
+    of the step that are not about memory pass through. ValueError where not one size fits, or for what are no sizes.
     """
+    from gpuworkshop.instruments.arms import callable_step
     from gpuworkshop.machine.conditions import conditions
     from gpuworkshop.machine.gpus import default_device
 
-    device = str(device or default_device())
-    tell, room, sizes = tell or Tell(), room_for(device), sorted(set(sizes))
-    if not sizes or sizes[0] < 1:
-        raise ValueError(f"sizes are {sizes}: batch sizes to try, 1 or more")
-    peaks: dict[int, int | None] = {}
-    too_big: list[BatchPoint] = []
-    for place, batch in enumerate(sizes):
-        tell.progress(0.2 * place / len(sizes), f"a first step of {batch}")
-        peak, why = first_step(step, batch, room)
-        if why:
-            too_big = [BatchPoint(batch, None, note=why)]
-            break
-        peaks[batch] = peak
-    if not peaks:
-        raise ValueError(f"not even a batch of {sizes[0]} fits: {too_big[0].note}")
-    rounds = in_turn(
-        [Sized(step, batch) for batch in peaks],
-        clock_for(device),
-        plan or plan_for(device),
-        unit=unit,
-        progress=lambda share: tell.progress(0.2 + 0.8 * share, "all batch sizes in turn"),
-    )
+    callable_step(step, "step(batch_size)")
+    device, wanted = str(device or default_device()), _whole(sizes)
+    tell, room = tell or Tell(), room_for(device)
+    peaks, too_big = _first_steps(step, wanted, room, tell.part(0.0, 0.2))
+    rounds, crowded = _timed(step, list(peaks), room, device, plan or plan_for(device), unit, tell.part(0.2, 1.0))
     least = min(peaks)
     points = [
         BatchPoint(
             batch,
             rounds.rate(str(batch)),
             rounds.compare(str(least), str(batch)) if batch != least else None,
-            peak if room.kind == "card" else None,
+            peaks[batch] if room.kind == "card" else None,
         )
-        for batch, peak in peaks.items()
+        for batch in peaks
+        if str(batch) in rounds.blocks
     ]
     here = conditions(device)
-    return BatchSweep(workload, tuple(points + too_big), here, here.origin, sizes[-1])
+    return BatchSweep(workload, (*points, *crowded, *too_big), here, here.origin, wanted[-1])
+
+
+def _whole(sizes: Any) -> list[int]:
+    """Batch sizes in their order, each once. ValueError for what are none."""
+    try:
+        numbers = sorted({index(size) for size in sizes})
+    except TypeError:
+        numbers = []
+    if not numbers or numbers[0] < 1:
+        raise ValueError(f"sizes are {sizes!r:.80}: batch sizes to try, whole numbers, 1 or more")
+    return numbers
+
+
+def _first_steps(
+    step: Callable[[int], Any], sizes: Sequence[int], room: Room, tell: Tell
+) -> tuple[dict[int, int | None], list[BatchPoint]]:
+    """The peak of each size up to the first that does not fit, and that one. ValueError where none fits."""
+    peaks: dict[int, int | None] = {}
+    for place, batch in enumerate(sizes):
+        tell.progress(place / len(sizes), f"a first step of {batch}")
+        peak, why = first_step(step, batch, room)
+        if why:
+            if not peaks:
+                raise ValueError(f"not even a batch of {batch} fits: {why}")
+            return peaks, [BatchPoint(batch, None, note=why)]
+        peaks[batch] = peak
+    return peaks, []
+
+
+def _timed(
+    step: Callable[[int], Any], sizes: list[int], room: Room, device: str, plan: Plan, unit: str, tell: Tell
+) -> tuple[Rounds, list[BatchPoint]]:
+    """All sizes in turn; the largest gives way where they do not fit one after the other with nothing cleared."""
+    crowded: list[BatchPoint] = []
+    say = lambda share: tell.progress(share, "all batch sizes in turn")  # noqa: E731
+    while True:
+        try:
+            arms = [Sized(step, batch) for batch in sizes]
+            return in_turn(arms, clock_for(device), plan, unit=unit, progress=say), crowded
+        except Exception as error:
+            fault = fault_of(error)
+            if fault.kind == "other" or len(sizes) == 1:
+                raise
+            forget(error)
+        crowded.insert(0, BatchPoint(sizes.pop(), None, note=fault.words))
+        room.clear()
 
 
 def first_step(step: Callable[[int], Any], batch: int, room: Room) -> tuple[int | None, str]:

@@ -98,6 +98,7 @@ def step_with(loss: Step, optimizer: torch.optim.Optimizer, device: str, arm: Ar
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast(kind, lower, enabled=lower is not None):
             value = loss(batch)
+        arms.usable_loss(value)
         scaler.scale(value).backward()
         scaler.step(optimizer)
         scaler.update()
