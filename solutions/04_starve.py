@@ -169,8 +169,12 @@ starve.report(naive)
 # - **Data limits** does not mean that the loader is the larger part. With 0 workers also a loader that takes half as
 #   long as the step is a third of the time, and one worker can hide it. It means that a better loader can pay. A
 #   change of the step may pay more: with similar shares, measure both.
-# - **Not judged** means that the interval is too wide. Then *loader alone* still says much: many times as fast as
+# - Noise can let the headroom lie on both sides. Then the waiting decides, where its whole interval lies on one: what
+#   is not spent on data cannot be gained. *Loader alone* must say so, too, before data are called the limit.
+# - **Not judged** means that both intervals are too wide. Then *loader alone* still says much: many times as fast as
 #   *now*, and the loader is not the limit.
+# - Workers share the work and do not reduce it: N of them bring at most N times. Where the headroom is far more than
+#   your CPUs, the fix says so: do the work once, or move it.
 # - The two timings above were of simpler work, and each ran once. That is why they differ from these.
 
 # %% compare-wait

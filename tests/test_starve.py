@@ -18,7 +18,7 @@ from gpuworkshop.child import ChildFailed, Progress, Tell
 from gpuworkshop.instruments import arms, starve
 from gpuworkshop.instruments.feed import LoaderFault
 from gpuworkshop.instruments.starve_report import strip
-from gpuworkshop.instruments.starve_result import SweepPoint, tells_same_story, which_limit
+from gpuworkshop.instruments.starve_result import SweepPoint, is_starved, tells_same_story, which_limit
 from gpuworkshop.machine.conditions import conditions
 from gpuworkshop.timing import Comparison, Plan, Rate, compare
 from gpuworkshop.workloads.config import Job, TrainConfig
@@ -318,6 +318,59 @@ def test_wait_and_headroom_tell_the_same_story_or_not(share, headroom, same) -> 
 )
 def test_which_of_the_two_limits(headroom, agrees, share, limit) -> None:
     assert which_limit(headroom, agrees, share) == limit
+
+
+@pytest.mark.parametrize(
+    ("headroom", "waits", "starved", "limit"),
+    [
+        (ratio(1.3, 0.8), (0.00, 0.03), False, "compute"),  # noise, and hardly any waiting in any block
+        (ratio(1.3, 0.8), (0.00, 0.03), None, "compute"),
+        (ratio(1.3, 0.8), (0.00, 0.15), False, "unknown"),
+        (ratio(1.3, 0.8), (0.00, 0.03), True, "unknown"),  # the loader alone contradicts
+        (ratio(2.6, 1.4), (0.85, 0.95), True, "data"),
+        (ratio(2.6, 1.4), (0.05, 0.95), True, "unknown"),
+        (ratio(2.6, 1.4), (0.85, 0.95), None, "unknown"),  # and nobody asked the loader, or noise hides it
+        (ratio(2.6, 1.4), (0.85, 0.95), False, "unknown"),
+        (ratio(2.0), (0.00, 0.03), False, "unknown"),  # certainly slowed, and not by waiting
+        (compare([0.7]), (0.85, 0.95), True, "unknown"),
+    ],
+)
+def test_where_noise_leaves_the_headroom_open_the_waiting_decides_if_it_is_clear(headroom, waits, starved, limit):
+    assert which_limit(headroom, None, sum(waits) / 2, waits, starved) == limit
+    if limit in ("data", "compute"):
+        assert which_limit(headroom, False, sum(waits) / 2, waits, starved) == "unknown", "a contradiction stays one"
+
+
+@pytest.mark.parametrize(
+    ("loader", "ceiling", "starved"),
+    [(150.0, 300.0, True), (3000.0, 300.0, False), (300.0, 305.0, None), (None, 300.0, None)],
+)
+def test_a_loader_that_cannot_keep_up_alone_is_one_beyond_the_noise(loader, ceiling, starved) -> None:
+    assert is_starved(loader and rate(loader), rate(ceiling)) is starved
+
+
+def test_work_on_the_batch_is_part_of_what_data_take() -> None:
+    found = result(wait_interval=(0.01, 0.03), data_work_share=0.2)
+    assert found.data_share == pytest.approx((0.21, 0.23))
+    assert result(wait_interval=(0.5, 0.99), data_work_share=0.2).data_share == (0.7, 1.0)
+
+
+def test_a_step_that_limits_within_the_noise_is_told_by_what_data_take_of_its_time() -> None:
+    found = result(limit="compute", headroom=ratio(1.2, 0.4), wait_interval=(0.0, 0.02), data_work_share=0.01)
+    (finding,) = starve.findings(found)
+    assert finding.title == "The step limits this run: data take at most 3% of its time"
+    assert "headroom between" in finding.evidence and finding.level == "ok"
+
+
+@pytest.mark.parametrize("config", [None, TrainConfig()])
+def test_where_workers_cannot_be_enough_the_fix_says_so(config) -> None:
+    here = msgspec.structs.replace(conditions("cpu"), cpus=2)
+    (far,) = starve.findings(result(headroom=ratio(12.0), conditions=here, config=config))
+    assert "2 workers bring at most 2 times: do that work once" in far.fix and "num_workers" not in far.fix
+    (near,) = starve.findings(result(headroom=ratio(3.0), conditions=here, config=config))
+    assert "at most" not in near.fix
+    (many,) = starve.findings(result(headroom=ratio(12.0), config=config))  # 8 CPUs
+    assert "at most" not in many.fix and ("gpuworkshop loop" if config else "num_workers=7") in many.fix
 
 
 def test_the_bound_is_the_upper_end_of_the_interval_and_never_below_1() -> None:

@@ -29,6 +29,8 @@ from gpuworkshop.instruments.starve_result import (
     StarveResult,
     SweepPoint,
     SweepResult,
+    data_share,
+    is_starved,
     tells_same_story,
     which_limit,
 )
@@ -94,18 +96,21 @@ def read(rounds: Rounds, now, workload: str, here: Conditions) -> StarveResult:
     wait, data_work = rounds.share(REAL, WAIT), rounds.share(REAL, DATA_WORK)
     block = rounds.blocks[REAL][0]
     agrees = None if now.feed.workers else tells_same_story(wait + data_work, headroom)
+    loader, ceiling = rounds.rate(LOADER) if LOADER in rounds.blocks else None, rounds.rate(CEILING)
+    waits = rounds.share_interval(REAL, WAIT)
+    share, starved = data_share(waits, data_work), is_starved(loader, ceiling)
     return StarveResult(
         workload=workload,
         real=rounds.rate(REAL),
-        ceiling=rounds.rate(CEILING),
-        loader=rounds.rate(LOADER) if LOADER in rounds.blocks else None,
+        ceiling=ceiling,
+        loader=loader,
         headroom=headroom,
         wait_name="loader wait" if here.device == "cpu" else "stall",
         wait_share=wait,
         data_work_share=data_work,
         slowed_share=1 - wait - data_work - 1 / headroom.ratio,
         agrees=agrees,
-        limit=which_limit(headroom, agrees, wait + data_work),
+        limit=which_limit(headroom, agrees, wait + data_work, share, starved),
         startup_seconds=now.feed.startup_seconds,
         workers=now.feed.workers,
         batch_size=round(block.samples / block.steps),
@@ -113,7 +118,7 @@ def read(rounds: Rounds, now, workload: str, here: Conditions) -> StarveResult:
         planted="",
         conditions=here,
         origin=here.origin,
-        wait_interval=rounds.share_interval(REAL, WAIT),
+        wait_interval=waits,
         shared=now.feed.shared,
         omp_threads=allocation.whole(os.environ, "OMP_NUM_THREADS"),
     )

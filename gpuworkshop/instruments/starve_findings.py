@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuworkshop.instruments.starve_result import StarveResult, SweepResult
+from gpuworkshop.instruments.starve_result import LIMITING, StarveResult, SweepResult
 from gpuworkshop.machine import allocation_findings
 from gpuworkshop.machine.allocation import workers_rule
 from gpuworkshop.machine.disk_findings import FIXES
@@ -60,6 +60,9 @@ def _limit_finding(result: StarveResult) -> Finding:
         return Finding("warning", title, numbers, _data_fix(result))
     if result.limit == "compute":
         title = f"The step limits this run: a perfect loader would bring <= {result.at_most:.2f}x"
+        if result.at_most >= LIMITING:  # noise: what was seen of waiting decided
+            title = f"The step limits this run: data take at most {result.data_share[1]:.0%} of its time"
+            numbers = f"headroom between {result.headroom.low:.2f}x and {result.headroom.high:.2f}x; {numbers}"
         return Finding("ok", title, numbers, "leave the loader alone; look at the step (precision, batch size)")
     between = f"headroom between {result.headroom.low:.2f}x and {result.headroom.high:.2f}x"
     if result.workers and result.headroom.verdict == "faster":
@@ -73,12 +76,23 @@ def _limit_finding(result: StarveResult) -> Finding:
 
 def _data_fix(result: StarveResult) -> str:
     """What to do first about a loader that limits."""
+    less = "do that work once (decode, cache), or move it to the card"
+    beyond = f"{counted(most, 'worker')} bring at most {most} times: " if (most := _workers_fall_short(result)) else ""
     if result.config:  # a built-in workload
-        return "gpuworkshop loop   # tries workers and cheaper paths from file to batch, one at a time"
+        tries = "gpuworkshop loop   # tries workers and cheaper paths from file to batch, one at a time"
+        return f"{tries}\n{beyond}{less}" if beyond else tries
+    if beyond:
+        return beyond + less
     if result.workers == 0:
         rule = max(2, workers_rule(result.conditions.cpus))
         return f"DataLoader(..., num_workers={rule})   # then measure again"
-    return "decode once, or on the card: the loader's own work must become less"
+    return f"{less}: the loader's own work must become less"
+
+
+def _workers_fall_short(result: StarveResult) -> int:
+    """How many workers there can be, where even so many bring less than half of what data cost; else 0."""
+    cpus = max(2, result.conditions.cpus)
+    return cpus if result.workers == 0 and result.headroom.low > 2 * cpus else 0
 
 
 def _terms(result: StarveResult) -> str:

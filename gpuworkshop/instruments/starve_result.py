@@ -64,6 +64,11 @@ class StarveResult(msgspec.Struct, frozen=True):
         return max(1.0, self.headroom.high)
 
     @property
+    def data_share(self) -> tuple[float, float]:
+        """95% interval of the share of the time spent waiting and on data work."""
+        return data_share(self.wait_interval, self.data_work_share)
+
+    @property
     def wait_percent(self) -> Rate:
         """``wait_share`` with its interval, in percent of the time."""
         low, high = self.wait_interval
@@ -113,14 +118,41 @@ def tells_same_story(data_share: float, headroom: Comparison) -> bool:
     return 1 / headroom.high - TOLERANCE <= left <= 1 / headroom.low + TOLERANCE
 
 
-def which_limit(headroom: Comparison, agrees: bool | None, data_share: float) -> Literal["data", "compute", "unknown"]:
-    """Which of the two limits the run; "unknown" where the interval, or the time seen in the data path, does not say.
+def data_share(wait: tuple[float, float], data_work: float) -> tuple[float, float]:
+    """The share of the time spent waiting and on data work, from the interval of the wait."""
+    low, high = wait
+    return min(1.0, low + data_work), min(1.0, high + data_work)
 
-    ``data_share`` is the share of the time spent waiting and on data work. Headroom without any of it means that the
-    step is slowed by something beside it, by workers or by other work on the same CPUs.
+
+def which_limit(
+    headroom: Comparison,
+    agrees: bool | None,
+    data: float,
+    share: tuple[float, float] = (0.0, 1.0),
+    starved: bool | None = None,
+) -> Literal["data", "compute", "unknown"]:
+    """Which of the two limits the run; "unknown" where the intervals, or the time seen in the data path, do not say.
+
+    ``data`` is the share of the time spent waiting and on data work, ``share`` its interval. Headroom without any of
+    it means that the step is slowed by something beside it, by workers or by other work on the same CPUs. Where noise
+    lets the headroom lie on both sides, that share decides if its whole interval lies on one: what is not spent on
+    data cannot be gained. That data limit is only said if the loader alone is slower than the step (``starved``), too.
     """
     if agrees is False or headroom.verdict == "unknown":
         return "unknown"
-    if headroom.ratio >= LIMITING and headroom.verdict == "faster" and data_share >= LEAST_DATA:
+    faster = headroom.verdict == "faster"
+    if faster and headroom.ratio >= LIMITING and data >= LEAST_DATA:
         return "data"
-    return "compute" if headroom.high < LIMITING else "unknown"
+    if headroom.high < LIMITING:
+        return "compute"
+    least = 1 - 1 / LIMITING
+    if share[1] < least and not faster and starved is not True:
+        return "compute"
+    return "data" if share[0] >= least and starved else "unknown"
+
+
+def is_starved(loader: Rate | None, ceiling: Rate) -> bool | None:
+    """Whether the loader alone is slower than the step on resident data; None where noise leaves it open, or no arm."""
+    if loader is None or (loader.low <= ceiling.high and ceiling.low <= loader.high):
+        return None
+    return loader.value < ceiling.value
