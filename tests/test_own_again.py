@@ -166,7 +166,7 @@ def test_without_a_snapshot_the_first_command_is_named(project: Path) -> None:
 def test_a_script_that_is_gone_is_named(project: Path) -> None:
     begun(project)
     (project / "train.py").unlink()
-    with pytest.raises(FileNotFoundError, match=r"train.py is not there any more: it was measured on 20"):
+    with pytest.raises(again.ScriptGone, match=r"train.py is not there any more: it was measured on 20"):
         again.run()
 
 

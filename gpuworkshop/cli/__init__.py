@@ -17,6 +17,7 @@ from cyclopts import CycloptsError, UnknownOptionError, UnusedCliTokensError
 from gpuworkshop.cli import (  # noqa: F401  their verbs
     claims,
     job,
+    loop,
     measure,
     memory,
     precision,
@@ -71,8 +72,8 @@ def _usage(error: CycloptsError) -> str:
     if isinstance(error, UnusedCliTokensError):
         words = " ".join(error.unused_tokens or ())
         return f'{verb}: "{words}" has no option in front; gpuworkshop {verb} --help names the options'
-    if isinstance(error, UnknownOptionError) and verb == "watch":
-        return f"{error} Is it the command's? That goes after --: gpuworkshop watch -- COMMAND"
+    if isinstance(error, UnknownOptionError) and verb in ("watch", "loop"):
+        return f"{error} Is it the command's? That goes after --: gpuworkshop {verb} -- COMMAND"
     return str(error)
 
 

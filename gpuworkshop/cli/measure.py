@@ -1,4 +1,4 @@
-"""The verbs that measure a built-in training job: starve, profile and loop; and the flags that say which job."""
+"""The verbs that measure a built-in training job: starve and profile; and the flags that say which job."""
 
 import shlex
 from dataclasses import dataclass
@@ -16,7 +16,6 @@ from gpuworkshop.workloads.config import (
     ReadsLoss,
     TrainConfig,
     Transform,
-    seconds,
 )
 
 WHERE = Group("The job, and where it runs")
@@ -176,32 +175,3 @@ def profile(
         with bad_input(kind=instrument.CannotProfile):
             result = instrument.run(config, job, steps=steps, trace_file=keep, **how)
     return show(instrument, result, where.as_json)
-
-
-@app.command
-def loop(*, budget: str | None = None, max_changes: int | None = None, where: Where = Where()) -> int:
-    """Measure, diagnose, change one thing, measure again; until nothing pays.
-
-    Parameters
-    ----------
-    budget
-        Time for the baseline and the changes, such as 90s or 2m: no change is begun that would probably end after it.
-        none: as long as it takes. Not given: 50s on a CPU, as long as it takes on a GPU.
-    max_changes
-        Changes to keep at most.
-    """
-    from gpuworkshop.loop import climb
-
-    limits: dict[str, Any] = {} if budget is None else {"budget_seconds": _budget(budget)}
-    if max_changes is not None and max_changes < 0:
-        raise BadInput(f"--max-changes is {max_changes}: it counts changes, 0 or more")
-    if max_changes is not None:
-        limits["max_changes"] = max_changes
-    result = climb.run(where.job(), **limits, **where.how("loop"))
-    return show(climb, result, where.as_json)
-
-
-def _budget(words: str) -> float | None:
-    """Seconds; None for no limit."""
-    with bad_input("--budget: "):
-        return None if words.strip().lower() == "none" else seconds(words)

@@ -25,17 +25,31 @@ from gpuworkshop.own.learned import learned
 from gpuworkshop.own.pairs import Pairs
 from gpuworkshop.own.remedies import remedies
 from gpuworkshop.own.result import OwnResult
-from gpuworkshop.own.snapshot import Code, NoSnapshot, Snapshot
+from gpuworkshop.own.snapshot import CannotCompare, Code, NoSnapshot, Snapshot
 
-__all__ = ["AgainResult", "NoSnapshot", "NothingChanged", "begin", "findings", "report", "run"]
+__all__ = [
+    "AgainResult",
+    "CannotCompare",
+    "NoSnapshot",
+    "NothingChanged",
+    "ScriptGone",
+    "begin",
+    "findings",
+    "report",
+    "run",
+]
 
 Launch = Callable[..., OwnResult]
 ALTERS = ("batch_size", "accumulation", "optimizer")
 """A difference here alters the training itself."""
 
 
-class NothingChanged(ValueError):
-    """Script, files and arguments are as they were; the message is one line."""
+class NothingChanged(CannotCompare):
+    """Script, files and arguments are as they were."""
+
+
+class ScriptGone(CannotCompare):
+    """The script is not there any more."""
 
 
 def begin(result: OwnResult, code: Code, cwd: Path | None = None) -> Snapshot | None:
@@ -63,14 +77,14 @@ def run(
     """Compare the newest snapshot that counts with the script as it is now.
 
     ``command``: how it is started now; not given: as then. ``least``: pairs at the least. ``start`` stands for
-    ``launch.run``. Raises NoSnapshot, NothingChanged, FileNotFoundError for a script that is gone.
+    ``launch.run``. Raises CannotCompare.
     """
     here = cwd or Path.cwd()
     before = snapshot.newest(snapshot.look(command, here).script if command else "")
     words, here = (tuple(command), here) if command else (before.command, Path(before.cwd))
     code = snapshot.look(words, here, before.script)
     if not code.files:
-        raise FileNotFoundError(f"{code.script or before.script} is not there any more: it was measured {_day(before)}")
+        raise ScriptGone(f"{code.script or before.script} is not there any more: it was measured {_day(before)}")
     seen = _changed(before, words, code, here)
     if not seen:
         what = f"{Path(before.script).name}, what it imports and its arguments are as they were {_day(before)}"
@@ -122,6 +136,7 @@ def _told(before: Snapshot, words: Sequence[str], code: Code, cwd: Path, seen: C
         why=why,
         failed=pairs.failed_arm,
         own_words=pairs.own_words,
+        output=pairs.output,
         elsewhere=_elsewhere(before, where),
         launches=pairs.launches,
         seconds=pairs.seconds,

@@ -44,6 +44,8 @@ class AgainResult(msgspec.Struct, frozen=True, kw_only=True):
     """Which of the two could not be measured."""
     own_words: str = ""
     """The end of what that one printed."""
+    output: str = ""
+    """The file with all that the script printed in its last launch."""
     elsewhere: str = ""
     """What differs between where the run before was measured and here; "" for nothing."""
     launches: int

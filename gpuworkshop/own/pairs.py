@@ -39,7 +39,7 @@ class Pairs:
         self.each = SHORT if budget is None else min(SHORT, max(SHORTEST, budget / (2 * self.least)))
         self._start, self._tell = start, tell
         self.seen: dict[Arm, list[OwnResult]] = {"before": [], "after": []}
-        self.failed, self.failed_arm, self.own_words = "", "", ""
+        self.failed, self.failed_arm, self.own_words, self.output = "", "", "", ""
         self.launches, self.seconds = 0, 0.0
 
     def measure(self, before: tuple[Sequence[str], Path], after: tuple[Sequence[str], Path]) -> None:
@@ -60,6 +60,7 @@ class Pairs:
         self._tell.progress(min(0.99, self.launches / expected), f"{arm}: launch {self.launches + 1}")
         result = self._start(words, budget_seconds=self.each, only=ONLY, cwd=cwd)
         self.launches += 1
+        self.output = result.output if arm == "after" or result.rate is None else self.output
         if result.rate is None:
             self.failed_arm, self.own_words = arm, result.own_words
             self.failed = _why(arm, result)

@@ -27,8 +27,12 @@ LARGEST = 2 * 2**20
 MOST_FILES = 300
 
 
-class NoSnapshot(ValueError):
-    """There is nothing to compare with; the message says what to do, in one line."""
+class CannotCompare(ValueError):
+    """There is nothing to compare; the message says what to do, in one line."""
+
+
+class NoSnapshot(CannotCompare):
+    """No run was kept that the script could be compared with."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
