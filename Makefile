@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 NOTEBOOKS := $(wildcard notebooks solutions)
 
 .DEFAULT_GOAL := help
-.PHONY: help loop lab test check notebooks tables scripts bench
+.PHONY: help loop lab test check notebooks slides tables scripts bench
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -32,8 +32,12 @@ check: $(VENV)/.test ## lint the code
 notebooks: $(VENV)/.test ## write the notebooks from their sources in solutions/
 	$(BIN)/python solutions/make.py
 
-tables: $(VENV)/.course ## write the tables of README from the recordings
+slides: $(VENV)/.slides ## write the slides and the card into slides/build/; needs npm once, and Chromium
+	$(BIN)/python slides/make.py
+
+tables: $(VENV)/.course ## write the tables of README and slides/INSTRUCTOR.md from recordings and notebooks
 	$(BIN)/python solutions/tables.py README.md
+	$(BIN)/python slides/instructor.py
 
 scripts: $(VENV)/.course ## write the job scripts of slurm/ from the site file
 	$(BIN)/python solutions/scripts.py
@@ -48,7 +52,7 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV) || \
 	  { rm -rf $(VENV); echo "python3 -m venv failed; on Debian and Ubuntu: apt install python3-venv" >&2; exit 2; }
 
-# Two stamps, one environment: the tests add to what the course installed.
+# Stamps in one environment: the tests and the slides add to what is there.
 $(VENV)/.course: pyproject.toml | $(BIN)/python
 ifneq ($(strip $(TORCH)),)
 	$(BIN)/python -m pip install $(TORCH)
@@ -58,4 +62,9 @@ endif
 
 $(VENV)/.test: pyproject.toml $(VENV)/.course
 	$(BIN)/python -m pip install -e '.[course,test]'
+	@touch $@
+
+$(VENV)/.slides: pyproject.toml slides/package-lock.json | $(BIN)/python
+	$(BIN)/python -m pip install -e '.[slides]'
+	npm ci --prefix slides --ignore-scripts --no-audit --no-fund
 	@touch $@

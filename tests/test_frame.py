@@ -182,7 +182,7 @@ def make(*arguments: str) -> str:
 
 def test_make_lists_its_targets() -> None:
     listed = {line.split()[1] for line in make().splitlines()}
-    assert listed == {"help", "loop", "test", "lab", "check", "notebooks", "tables", "scripts", "bench"}
+    assert listed == {"help", "loop", "test", "lab", "check", "notebooks", "tables", "scripts", "slides", "bench"}
 
 
 def test_one_environment_serves_the_main_job_and_the_tests(tmp_path: Path) -> None:
