@@ -670,6 +670,24 @@ def test_the_time_for_choosing_a_batch_is_part_of_that_change(climbed, monkeypat
     assert made.budget._changes[-1] == 50.0
 
 
+def test_what_is_trained_once_is_no_part_of_what_the_next_change_will_take(climbed, monkeypatch) -> None:
+    """The first change takes 40 s, in 30 of which the unchanged run is trained: there is time for a second one."""
+    world, usual = World(), World.trial
+
+    def first(self, *how):
+        if not self.trials:
+            self.now += 30.0
+            made.spent.seconds[trial.UNCHANGED] = 30.0
+        return usual(self, *how)
+
+    monkeypatch.setattr(World, "trial", first)
+    made, _, _ = climbed(World(), max_changes=0)  # only to have one at hand
+    made.bench.trial, made.asked = world.trial, msgspec.structs.replace(made.asked, max_changes=6)
+    made.budget = Budget(55.0, "cuda:0", lambda: world.now)
+    made.next_change(made.looks[-1])
+    assert made.budget._changes == [10.0] and made.budget.used_up() == ""
+
+
 def test_a_climb_stops_when_nothing_pays(climbed) -> None:
     flat = World(decode=1.0, copy=1.0, handing=10.0, bf16=1.0, last=1.0)
     made, stopped, heard = climbed(flat)

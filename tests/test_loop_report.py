@@ -136,8 +136,8 @@ def test_no_change_is_begun_that_would_probably_end_too_late() -> None:
     budget = Budget(USUAL, "cpu", lambda: time.now)
     time.now = USUAL_ON_CPU - 15
     assert budget.used_up() == "", "nothing is known yet of what a change takes"
-    with budget.one_change():
-        time.now += 8
+    time.now += 8
+    budget.changed(8)
     words = budget.used_up()
     assert "a change takes about 8 s, and 7 s are left" in words and "--budget none" in words
     time.now = 2 * USUAL_ON_CPU

@@ -48,15 +48,9 @@ class Budget:
         """Seconds since the loop began."""
         return self._clock() - self._began
 
-    @contextmanager
-    def one_change(self, since: float | None = None) -> Iterator[None]:
-        """Around one change: how long the next one will take is judged by those before.
-
-        ``since``: what was :attr:`elapsed` when it began, where choosing its value took time, too.
-        """
-        since = self.elapsed if since is None else since
-        yield
-        self._changes.append(self.elapsed - since)
+    def changed(self, seconds: float) -> None:
+        """One change took so long, without what is only done once: how long the next one will take is judged by it."""
+        self._changes.append(seconds)
 
     def used_up(self) -> str:
         """Why no further change is begun; "" while there is time for one. With the usual budget one is always tried."""

@@ -21,7 +21,7 @@ from gpuworkshop.loop.ledger import Record
 from gpuworkshop.loop.look import Eye
 from gpuworkshop.loop.look_result import Look
 from gpuworkshop.loop.remedies import Facts, Remedy, proposals
-from gpuworkshop.loop.trial import Bench, Trial
+from gpuworkshop.loop.trial import UNCHANGED, Bench, Trial
 from gpuworkshop.machine import allocation
 from gpuworkshop.machine.conditions import conditions
 from gpuworkshop.machine.gpus import default_device
@@ -95,17 +95,21 @@ class Climb:
             if self.stop():
                 return None
             self.refused[remedy.id] = remedy
-            began = self.budget.elapsed
+            began = self.lasting()
             configs = proposals(remedy, self.now, self.facts)
             for config in configs:
                 if config != configs[0] and self.stop():
                     return None
-                with self.budget.one_change(began):
-                    kept = self.try_change(remedy, config, seen)
+                kept = self.try_change(remedy, config, seen)
+                self.budget.changed(self.lasting() - began)
                 if kept:
                     return remedy
-                began = self.budget.elapsed
+                began = self.lasting()
         return None
+
+    def lasting(self) -> float:
+        """Seconds since the loop began, without those that no further change will take again."""
+        return self.budget.elapsed - self.spent.seconds.get(UNCHANGED, 0.0)
 
     def untried(self, seen: Look) -> tuple[str, ...]:
         """Titles of the remedies that would come next and that this loop has not tried from any config."""

@@ -34,6 +34,9 @@ CANNOT = (LoaderFault, PictureFault, torch.OutOfMemoryError)
 ArmOf = Callable[[str, Training], arms.Real]
 """What makes an arm of a run, by its name."""
 
+UNCHANGED = "learning of the unchanged run"
+"""What is spent once, and not on each change."""
+
 SEEDS = (0, 1)
 """Seeds of the unchanged run that a changed one is held against."""
 
@@ -172,7 +175,8 @@ class Bench:
         if key not in self._learned:
             decodes = self.job.sizes.pictures is not None and config.data_path == "cpu-decode"
             quick = key[0].with_(workers=allocation.cpus().count if decodes else 0)
-            self._learned[key] = self.learn(self.build(quick, seed))
+            with self.spent.on(UNCHANGED):
+                self._learned[key] = self.learn(self.build(quick, seed))
         return self._learned[key]
 
     def learn(self, training: Training) -> Learned:
