@@ -9,12 +9,15 @@ from gpuworkshop.loop.remedies import by_id
 from gpuworkshop.machine.allocation import workers_rule
 from gpuworkshop.numbers import counted, percent
 from gpuworkshop.own.facts import Candidate, Facts, without
+from gpuworkshop.own.items import is_random, item_code, only_rows
 from gpuworkshop.own.remedies import remedies
 from gpuworkshop.own.result import Loader, Place
-from gpuworkshop.own.roles import is_random, item_code, only_rows
 
 HANDING_SECONDS = 4e-4
 """What taking one batch from a worker costs the training process, beside copying its numbers."""
+
+BESIDE_WORKERS = 1.15
+"""How much longer a step on CPUs takes with workers beside it: they share caches and memory."""
 
 LEAST = 0.04
 """Share of the time below which no change to the data path is looked for."""
@@ -72,7 +75,7 @@ def _with_workers(facts: Facts, now: int, many: int) -> float:
         return max(step, work / min(many, max(1, cpus - 1))) + 0.3 * handing
     threads = facts.result.conditions.threads or 1
     parallel = min(threads, cpus) if (facts.shares.compute or 0.0) > step / 2 else 1
-    return max(step, work / min(many, cpus), (work + step * parallel) / cpus) + handing
+    return max(BESIDE_WORKERS * step, work / min(many, cpus), (work + step * parallel) / cpus) + handing
 
 
 def _less_work(facts: Facts, loader: Loader) -> Iterator[Candidate]:

@@ -9,10 +9,10 @@ from gpuworkshop.loop.diagnose import bound
 from gpuworkshop.loop.remedies import by_id
 from gpuworkshop.numbers import percent
 from gpuworkshop.own.facts import CALL_SECONDS, Candidate, Facts, without
-from gpuworkshop.own.recipes import RARELY
 from gpuworkshop.own.remedies import remedies
 from gpuworkshop.own.result import Wait
 from gpuworkshop.own.roles import Kind, Role
+from gpuworkshop.own.task import RARELY
 
 BESIDE: dict[Kind, str] = {
     "validation": "rare-validation",
@@ -30,6 +30,9 @@ BESIDE: dict[Kind, str] = {
 
 BETWEEN_STEPS = frozenset({"validation", "saving", "collect"})
 """What takes its time whether or not the card is idle meanwhile."""
+
+OFTEN = 3
+"""What is done between steps must be seen between so many: once in an epoch tells nothing of its part of the time."""
 
 FUSED = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
 LARGEST_BATCH = 16
@@ -53,6 +56,8 @@ def step_candidates(facts: Facts) -> Iterator[Candidate]:
 def _beside(facts: Facts, role: Role) -> Iterator[Candidate]:
     remedy = BESIDE.get(role.kind)
     if remedy is None or (role.kind == "read" and not facts.card):
+        return
+    if role.kind in BETWEEN_STEPS and 0 < role.steps < OFTEN:
         return
     share = role.share if role.kind in BETWEEN_STEPS else min(role.share, facts.idle)
     why = f"{percent(role.share)} of the time is spent there"
@@ -169,7 +174,8 @@ def _compiled(facts: Facts) -> Iterator[Candidate]:
         return
     late = max(0.0, late - facts.share("one call", "batch loop", "read loop", "beside", "weights loop"))
     why = f"launches take {percent(late)} of the time, {facts.look.traced.calls:,.0f} kernels a step"
-    gone = remedies()["compile"].effect * late + 0.1 * work
+    done = facts.look.achieved.of_product if facts.look.achieved else None
+    gone = remedies()["compile"].effect * late + 0.2 * work * (1 - min(1.0, done) if done is not None else 0.25)
     yield Candidate(
         "compile", without(gone), without(late + work), why, facts.settings.model_place, {"compiled": "True"}
     )

@@ -7,10 +7,10 @@ from pathlib import Path
 from gpuworkshop.own import recipes
 from gpuworkshop.own.edit import NotCertain, edited, unified
 from gpuworkshop.own.pick import Change
-from gpuworkshop.own.recipes import Task
 from gpuworkshop.own.remedies import Remedy
 from gpuworkshop.own.result import OwnResult, Place
 from gpuworkshop.own.source import Sources
+from gpuworkshop.own.task import Task
 
 
 def change(remedy: Remedy, place: Place | None, values: dict[str, str], result: OwnResult, sources: Sources) -> Change:

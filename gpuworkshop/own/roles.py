@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from gpuworkshop.own.frame import COMPREHENSIONS, Frame, names
 from gpuworkshop.own.result import Hot, OwnResult, Place, Settings
-from gpuworkshop.own.source import Source, Sources, last_name, name_of
+from gpuworkshop.own.source import Sources, last_name, name_of
 
 Kind = Literal[
     "decode", "item loop", "item", "collate", "validation", "empty_cache", "collect", "saving", "one call",
@@ -34,20 +32,8 @@ class Role(msgspec.Struct, frozen=True):
     """Of the looks at the training thread, 0 to 1."""
     place: Place
     """The line to change: of a loop its head, of a validation its call."""
-
-
-class _Names(msgspec.Struct, frozen=True):
-    decode: frozenset[str]
-    saving: frozenset[str]
-    reading: frozenset[str]
-    random: frozenset[str]
-    validation: frozenset[str]
-
-
-@cache
-def names() -> _Names:
-    """The names of calls by which lines are known."""
-    return msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=_Names)
+    steps: int = 0
+    """In how many of the steps it was found; 0 where that is not known."""
 
 
 def roles(result: OwnResult, sources: Sources) -> tuple[Role, ...]:
@@ -58,61 +44,14 @@ def roles(result: OwnResult, sources: Sources) -> tuple[Role, ...]:
     for hot in result.hot:
         kind, place = _known(hot, result.settings, sources)
         key = kind, place.file, place.line
-        share = hot.share + (found[key].share if key in found else 0.0)
-        found[key] = Role(kind, share, place)
+        before = found.get(key, Role(kind, 0.0, place))
+        found[key] = Role(kind, before.share + hot.share, place, max(before.steps, hot.steps))
     return tuple(sorted(found.values(), key=lambda role: -role.share))
 
 
 def _known(hot: Hot, settings: Settings, sources: Sources) -> tuple[Kind, Place]:
     frames = [Frame(place, sources.get(place.file)) for place in hot.places]
     return _in_loader(frames) if hot.in_loader else _in_step(frames, settings)
-
-
-class Frame:
-    """One own frame of a look, with what its line is part of."""
-
-    def __init__(self, place: Place, source: Source | None):
-        self.place, self.source = place, source
-        self.statement = source.statement(place.line) if source else None
-        self.function = source.function(self.statement) if self.statement else None
-
-    @property
-    def calls(self) -> set[str]:
-        """Names of what the line calls."""
-        if self.source is None:
-            return set(re.findall(r"(\w+)\(", self.place.code))
-        return {last_name(call) for call in self.source.calls(self.place.line) if self._on_line(call)}
-
-    def _on_line(self, call: ast.Call) -> bool:
-        """Whether a call belongs to the line's statement, and is no block around it."""
-        start = self.statement.lineno if self.statement else self.place.line
-        return call.lineno >= start
-
-    @property
-    def function_name(self) -> str:
-        """The function's name; "" at the top of the file."""
-        return self.function.name if self.function else ""
-
-    def loops(self) -> Iterator[ast.AST]:
-        """The loops and comprehensions of the same function around this line, the innermost first."""
-        if self.statement is None:
-            return
-        line = self.place.line
-        inside = [n for n in ast.walk(self.statement) if isinstance(n, _COMPREHENSIONS)]
-        yield from (n for n in reversed(inside) if n.lineno <= line <= n.end_lineno)
-        for node in (self.statement, *self.source.outwards(self.statement)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                return
-            if isinstance(node, ast.For | ast.While) and (node is not self.statement or line > node.lineno):
-                yield node
-
-    def at(self, line: int) -> Place:
-        """Another line of the same function."""
-        text = self.source.line(line).strip() if self.source else ""
-        return Place(self.place.file, line, text, self.place.function)
-
-
-_COMPREHENSIONS = (ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
 
 
 # In the loader
@@ -258,14 +197,28 @@ def _training_loop(frame: Frame, loop: ast.AST, settings: Settings) -> bool:
 
 def _kind_of_loop(frame: Frame, loop: ast.AST, settings: Settings) -> Kind:
     over = ast.dump(loop.iter) if isinstance(loop, ast.For) else ""
-    if isinstance(loop, _COMPREHENSIONS):
+    if isinstance(loop, COMPREHENSIONS):
         over = "".join(ast.dump(one.iter) for one in loop.generators)
     if "param" in over:
         return "weights loop"
-    if _within(frame, loop, settings.model_place):
-        return "one call"
     calls = {last_name(n) for n in ast.walk(loop) if isinstance(n, ast.Call)}
+    if _within(frame, loop, settings.model_place) or calls & _models(frame, settings):
+        return "one call"
     return "read loop" if calls & {"item", "float", "int", "tolist"} else "batch loop"
+
+
+def _models(frame: Frame, settings: Settings) -> set[str]:
+    """What the model is called where it is called first, if that is in the same file."""
+    place = settings.model_place
+    if place is None or frame.source is None or place.file != frame.place.file:
+        return set()
+    calls = (call for call in frame.source.calls(place.line) if call.lineno == place.line)
+    made = {last_name(n) for n in ast.walk(frame.source.tree) if isinstance(n, ast.Name | ast.Attribute) and _stored(n)}
+    return {last_name(call) for call in calls} & made
+
+
+def _stored(node: ast.Name | ast.Attribute) -> bool:
+    return isinstance(node.ctx, ast.Store)
 
 
 def _over_samples(loop: ast.AST) -> bool:
@@ -279,53 +232,3 @@ def _over_samples(loop: ast.AST) -> bool:
     target = loop.target.id if isinstance(loop.target, ast.Name) else ""
     slices = [n.slice for n in ast.walk(loop) if isinstance(n, ast.Subscript)]
     return any(isinstance(one, ast.Name) and one.id == target for one in slices)
-
-
-# The data set
-
-
-def item_code(result: OwnResult, dataset: str, sources: Sources) -> tuple[Source, ast.FunctionDef] | None:
-    """The __getitem__ of a data set of the script's own, where it is in a file that is known."""
-    files = dict.fromkeys(
-        [result.script, *(place.file for hot in result.hot for place in hot.places)]
-        + [one.place.file for one in result.settings.loaders if one.place]
-    )
-    for source in filter(None, map(sources.get, files)):
-        for node in ast.walk(source.tree):
-            if isinstance(node, ast.ClassDef) and node.name == dataset:
-                for statement in node.body:
-                    if isinstance(statement, ast.FunctionDef) and statement.name == "__getitem__":
-                        return source, statement
-    return None
-
-
-def is_random(source: Source, function: ast.FunctionDef) -> bool:
-    """Whether an item may differ each time that it is asked for: by any name in its code that draws or augments."""
-    around = source.parents.get(function)
-    methods = {one.name: one for one in getattr(around, "body", []) if isinstance(one, ast.FunctionDef)}
-    helpers = {n.name: n for n in source.tree.body if isinstance(n, ast.FunctionDef)}
-    left, seen = [function], set()
-    while left:
-        one = left.pop()
-        if one in seen:
-            continue
-        seen.add(one)
-        for node in ast.walk(one):
-            name = last_name(node) if isinstance(node, ast.Name | ast.Attribute) else ""
-            words = {name.lower(), *re.split(r"_+", name.lower())}
-            if name and (words & names().random or "random" in name.lower() or "augment" in name.lower()):
-                return True
-            left += [known[name] for known in (methods, helpers) if name in known]
-    return False
-
-
-def only_rows(function: ast.FunctionDef) -> bool:
-    """Whether __getitem__ only takes rows out of arrays: return self.x[i], self.y[i]."""
-    statements = [
-        one for one in function.body if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))
-    ]
-    if len(statements) != 1 or not isinstance(statements[0], ast.Return) or statements[0].value is None:
-        return False
-    value = statements[0].value
-    parts = value.elts if isinstance(value, ast.Tuple) else [value]
-    return all(isinstance(part, ast.Subscript) and not isinstance(part.slice, ast.Slice) for part in parts)

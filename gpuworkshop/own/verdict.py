@@ -106,11 +106,11 @@ def _pick(one: Candidate, result: OwnResult, sources: Sources) -> Pick:
 # What a reader sees
 
 
-def findings(result: OwnResult) -> Iterator[Finding]:
+def findings(result: OwnResult, sources: Sources | None = None) -> Iterator[Finding]:
     """What a run says, the verdict first."""
     if result.planted:
         yield Finding("notice", f"Planted: {result.planted}")
-    made = verdict(result)
+    made = verdict(result, sources)
     yield _limit(made, result)
     if made.pick:
         yield _first(made.pick)
@@ -135,10 +135,10 @@ def _first(pick: Pick) -> Finding:
     return Finding("notice", f"Change first: {pick.title} ({most})", pick.reason + training, pick.change.text)
 
 
-def report(result: OwnResult) -> Report:
+def report(result: OwnResult, sources: Sources | None = None) -> Report:
     """The verdict, the change, and the numbers."""
     title = f"Your script: {' '.join(result.command)}"
-    return Report(title, result.origin, tuple(findings(result)), (table(result),))
+    return Report(title, result.origin, tuple(findings(result, sources)), (table(result),))
 
 
 def table(result: OwnResult) -> Table:
