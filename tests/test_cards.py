@@ -218,6 +218,21 @@ def test_fewer_devices_than_the_variable_leaves_are_not_matched_by_their_place(a
     assert (found.mine[0].uuid, found.unknown) == ("", ("cuda:0",))
 
 
+def test_one_slice_under_two_names_is_unknown(asked) -> None:
+    """By its UUID and by the name of older drivers; a card that stands there twice leaves none."""
+    assert asked([split(SLICE_1, SLICE_2)], f"{SLICE_1},{SLICE_2}").mine[0].uuid == SLICE_1
+    found = asked([split(SLICE_1, SLICE_2)], f"{SLICE_1},MIG-{uuid(1)}/0/0")
+    assert (found.mine, found.unknown) == ((), (SLICE_1,))
+
+
+def test_a_bus_tells_nothing_where_another_card_has_none(asked) -> None:
+    """Some containers give every card the same address; which card has it cannot be told then."""
+    same = {"bus_id": "00000000:10:00.0"}
+    node = [card(1, bus_id={"error": "NotSupported"}), card(2, **same)]
+    found = asked(node, "0", [seen(0, bus="00000000:10:00.0")])
+    assert (found.mine[0].uuid, found.unknown) in (("", ("cuda:0",)), (uuid(1), ()))
+
+
 def test_entries_from_one_that_names_no_card_on_are_unknown(asked) -> None:
     found = asked([card(1), card(2)], "1,9,0")
     assert ([mine.uuid for mine in found.mine], found.unknown) == ([uuid(2)], ("9", "0"))

@@ -69,12 +69,25 @@ def _entries(node: Shown, says: Visible, certain: bool) -> Named:
         if len(found) != 1:
             unknown += says.entries[place:]
             break
-        if any(found[0] is card for card in taken):  # one card twice: CUDA then takes none
+        if any(found[0] is card for card in taken) or _again(node, says, found[0]):  # CUDA then takes none
             return Named(unknown=says.entries)
         if any(physical.split and physical.card is found[0] for physical in node.cards):
             return Named(_in_order(taken), (*unknown, *says.entries[place + 1 :]), (found[0],))
         taken.append(found[0])
     return Named(_in_order(taken), tuple(unknown))
+
+
+def _again(node: Shown, says: Visible, first: Card) -> bool:
+    """Whether a later word of the list names the first slice too, or may: by the other of the two kinds of names."""
+    for word in says.ignored if says.kind == "slices" else ():
+        others = _cards_of(node, says.kind, word)
+        if any(other is first for other in others) or (not others and _is_older(word) != _is_older(says.entries[0])):
+            return True
+    return False
+
+
+def _is_older(word: str) -> bool:
+    return word.lower().startswith("mig-gpu-")
 
 
 def _in_order(cards: list[Card]) -> tuple[Card, ...]:

@@ -85,9 +85,9 @@ def _by_uuid(node: Shown, device: Seen, left: Named) -> Card | None:
 
 
 def _by_bus(node: Shown, device: Seen, left: Named) -> Card | None:
-    wanted = _address(device.bus)
-    whole = [physical for physical in node.cards if wanted and _address(physical.card.bus) == wanted]
-    if len(whole) != 1:
+    wanted, buses = _address(device.bus), [_address(physical.card.bus) for physical in node.cards]
+    whole = [physical for physical, bus in zip(node.cards, buses, strict=True) if wanted and bus == wanted]
+    if len(whole) != 1 or None in buses:  # a card without an address may have the same one, where all do
         return None
     if whole[0].split:
         return _slice_of(whole[0], device, left)
