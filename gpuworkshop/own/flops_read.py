@@ -22,14 +22,15 @@ class _Operators(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def achieved_by(main: Process, rate: Rate | None) -> Achieved | None:
-    """What a run achieved; None where no step was counted, or nobody knows how many samples a step has."""
+    """What a run achieved; None where no step was counted. Without sizes of batches a step is the sample."""
     said = main.one("flops")
-    if not said or rate is None or not said["samples"] or rate.unit != "samples/s":
+    samples = said.get("samples") if rate and rate.unit == "samples/s" else 1
+    if not said or rate is None or not samples:
         return None
     names = _uncounted(said["uncounted"])
     counted = Flops(
         total=said["total"],
-        samples=said["samples"],
+        samples=samples,
         recomputed=said["recomputed"],
         by_operator=said["by_operator"],
         by_format=said["by_format"],

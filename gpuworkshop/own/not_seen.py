@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from gpuworkshop.own.command import Understood
 from gpuworkshop.own.records import Records
@@ -10,36 +11,74 @@ from gpuworkshop.own.result import OwnResult
 
 STEP_LINE = 'getattr(torch, "gpuworkshop_step", int)()'
 """What a script without an optimizer object writes after each step; it does nothing where nobody watches."""
+ENOUGH = "at least 200 steps and about 10 s of them on a CPU, 40 s on a card"
 
 
 def not_seen(result: OwnResult, what: Understood, records: Records, budget: float | None) -> tuple[str, ...]:
     """The sentences, the most important first."""
-    return tuple(dict.fromkeys(_sentences(result, what, records, budget)))
-
-
-def _sentences(result: OwnResult, what: Understood, records: Records, budget: float | None) -> Iterator[str]:
-    yield from _no_steps(result, what, records)
     notes = {one["what"]: one for process in records.processes.values() for one in process.of("note")}
+    found = [*_start(result, what, records), *_faults(records)]
+    if result.settings is not None:
+        found += [*_data(result, notes), *_steps(result, notes, budget), *_processes(result, notes, records)]
+        found += _beside(result, notes)
+    return tuple(dict.fromkeys(found))
+
+
+def _start(result: OwnResult, what: Understood, records: Records) -> Iterator[str]:
+    """Why no step was seen at all, where the script's own words do not say it."""
+    processes = records.processes.values()
+    if not processes and what.isolated:
+        yield "Python was started with -I, -E or -S and so never looked for the hooks: leave that option out."
+    elif not processes and result.exit_code in (0, None):
+        yield (
+            "No Python of this command looked for the hooks; it may start one elsewhere, or with another environment: "
+            "put gpuworkshop loop -- right before python, behind what starts it."
+        )
+    elif processes and not any(process.of("torch") for process in processes):
+        if result.ended in ("by itself", "timed out"):
+            when = "within the time" if result.ended == "timed out" else "at all"
+            yield f"The script did not finish importing torch {when}, so nothing of it could be watched."
+    elif processes and records.main is None and result.ended in ("by itself", "timed out"):
+        yield (
+            f"No step was seen in {result.seconds:.0f} s: neither an optimizer's step nor 30 backward passes. If your "
+            f"script makes steps in its own way, write {STEP_LINE} after each step; it does nothing without the watch."
+        )
+
+
+def _faults(records: Records) -> Iterator[str]:
     for process in records.processes.values():
         for fault in process.of("fault"):
-            yield f"The hooks failed at {fault['where']} ({fault['words']}), and the script went on unwatched."
-    if result.settings is None:
-        return
-    if not result.settings.loaders:
+            yield f"The hooks failed ({fault['where']}: {fault['words']}), and the script went on unwatched."
+
+
+def _data(result: OwnResult, notes: dict[str, Any]) -> Iterator[str]:
+    """Of what feeds the steps."""
+    settings = result.settings
+    if not settings.loaders and "loader in a thread" not in notes:
+        seen = "" if settings.device.startswith("cpu") else "; of waits for data only an idle card is seen"
         yield (
-            "No DataLoader fed the steps, so neither its wait nor a headroom could be measured: where a step's data "
-            "come from must be looked at in the profile."
+            f"No DataLoader fed the steps, so no headroom could be measured{seen}: look at the lines at which the "
+            "script was found."
         )
-    elif result.starve is None and result.rate is not None and "several processes" not in notes:
-        yield "The loader's headroom was not measured: the script ended before it. Let it run for more steps."
+    if "loader in a thread" in notes:
+        yield (
+            "A DataLoader is read by a thread of its own, so how long the step waits for it could not be measured: "
+            "read it in the training loop while you measure."
+        )
+    if settings.loaders and result.starve is None and result.rate is not None and "ranks unseen" not in notes:
+        yield f"The loader's headroom was not measured: the script ended before. Let it run for longer: {ENOUGH}."
+
+
+def _steps(result: OwnResult, notes: dict[str, Any], budget: float | None) -> Iterator[str]:
+    """Of the steps themselves."""
     if result.rate is None:
         yield (
-            f"The script ended after {result.steps} steps, which is too few to measure: give it more epochs or more "
-            "data, at least 150 steps."
+            f"The script ended after {result.steps} steps, too few to measure: give it more epochs or more data, "
+            f"{ENOUGH}."
         )
     if "no optimizer" in notes:
         yield (
-            "No optimizer object made a step: each backward pass was taken as a step. If that is wrong, write "
+            "No optimizer object made a step, so each backward pass was taken as one. If that is wrong, write "
             f"{STEP_LINE} after each step; it does nothing without the watch."
         )
     if "budget" in notes and budget:
@@ -47,42 +86,38 @@ def _sentences(result: OwnResult, what: Understood, records: Records, budget: fl
             f"The budget of {budget:.0f} s was enough for {notes['budget']['steps']} plain steps instead of 50, so "
             "intervals are wider: give it more time for narrower ones."
         )
-    if "several processes" in notes:
+
+
+def _processes(result: OwnResult, notes: dict[str, Any], records: Records) -> Iterator[str]:
+    """Of scripts that are more than one process."""
+    nodes = {process.one("hello").get("node") for process in records.trained}
+    if "ranks unseen" in notes or len(nodes) > 1:
         yield (
-            f"{notes['several processes']['world']} processes train together: only the plain steps of each were "
-            "measured. Run it as one process for the loader's headroom and a profile."
+            "Ranks on other nodes were not watched, so their loaders could not be replayed: the numbers are rank 0's. "
+            "Run it on one node for the loader's headroom."
         )
     if result.settings.forks:
         yield "The script starts processes itself that train too: only one of them was measured."
+    if result.settings.devices_set and result.settings.world == 1:
+        yield "The script chooses its card itself; what was measured is the card that its weights lie on."
+
+
+def _beside(result: OwnResult, notes: dict[str, Any]) -> Iterator[str]:
+    """Of the profile and the count, and what the run left behind."""
     if "profiler taken" in notes:
-        yield "Another profiler of PyTorch was at work in the script, so none of ours ran: switch it off for this."
+        yield "Another profiler of PyTorch is at work in the script, so none of ours could be: switch it off for this."
     if "profiler failed" in notes:
         yield f"PyTorch's profiler failed: {notes['profiler failed']['words']}."
     if "no time for a profile" in notes:
         yield "There was no time for a profile: give the measurement a larger budget."
-    if result.ended == "stopped by us" and result.achieved is None:
-        why = notes.get("flops", {}).get("why")
-        yield "Operations were not counted" + (
-            f": the model is {why}." if why == "compiled" else f": the model is in {why}." if why else "."
-        )
-
-
-def _no_steps(result: OwnResult, what: Understood, records: Records) -> Iterator[str]:
-    if not records.processes:
-        if what.isolated:
-            yield "Python was started with -I, -E or -S and so never looked for the hooks: leave that option out."
-        elif result.exit_code in (0, None):
-            yield (
-                "No Python of this command looked for the hooks: it may start one in another environment. Put what "
-                "starts it in front: srun ... gpuworkshop loop -- python ..."
-            )
-        return
-    if not any(process.of("torch") for process in records.processes.values()):
-        if result.exit_code == 0:
-            yield "The script never imported torch, so nothing of it could be watched."
-        return
-    if records.main is None and result.ended in ("by itself", "timed out"):
+    if "flops" in notes:
+        why = notes["flops"]["why"]
+        how = "is compiled" if why == "compiled" else f"is in {why}"
+        yield f"Operations were not counted, because the model {how}: leave that out for once to see FLOP/s."
+    elif result.ended == "stopped by us" and result.traced is not None and result.achieved is None:
+        yield "Operations could not be counted: a step with PyTorch's counter failed."
+    if "saved" in notes:
         yield (
-            "No step was seen: neither an optimizer's step nor a backward pass. If your script makes steps in its own "
-            f"way, write {STEP_LINE} after each step; it does nothing without the watch."
+            f"The script wrote {notes['saved']['file']} meanwhile: it holds a run of {result.steps} steps, some of "
+            "them on batches that were used again. Do not go on from it."
         )

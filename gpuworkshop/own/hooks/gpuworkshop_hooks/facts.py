@@ -34,8 +34,8 @@ def weights(optimizers: list[Any]) -> list[Any]:
 
 
 def device_of(tensors: list[Any]) -> str:
-    """Where most of the numbers lie: "cuda:0", "cpu"."""
-    return _most((str(one.device), one.nelement()) for one in tensors) or "cpu"
+    """Where most of the numbers lie: "cuda:0", "cpu"; "" without any."""
+    return _most((str(one.device), one.nelement()) for one in tensors)
 
 
 def kind_of(tensors: list[Any]) -> str:

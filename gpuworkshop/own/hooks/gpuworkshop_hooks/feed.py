@@ -10,6 +10,8 @@ from threading import get_ident
 from time import perf_counter
 from typing import Any
 
+from gpuworkshop_hooks import records
+
 KEPT_BATCHES = 8
 KEPT_BYTES = 2 << 30
 """Of the batches that are kept for the replay; at least two are."""
@@ -46,7 +48,9 @@ class Feed:
         """The loader's next batch, or one from before; never more in an epoch than the loader has."""
         session = self._session
         if get_ident() != session.thread:
-            self.threaded = True
+            if not self.threaded:
+                self.threaded = True
+                records.note("loader in a thread", loader=self.facts())
             return original(iterator)
         if self.handed and self.most is not None and self.of_epoch >= self.most:
             self._end_early()

@@ -6,7 +6,8 @@ import functools
 import sys
 from typing import Any
 
-from gpuworkshop_hooks import patches, places
+from gpuworkshop_hooks import patches, places, records
+from gpuworkshop_hooks.session import BY_HAND
 
 WAITS = ("item", "cpu", "tolist", "numpy", "__bool__", "__float__", "__int__", "__repr__", "__format__")
 """Methods of a tensor at which the host waits for its device."""
@@ -23,13 +24,14 @@ class Notes:
         self.model: Any = None
         self.model_place = self.backward_place = self.step_place = self.autocast_place = None
         self.autocast = ""
-        self.scaler = self.checkpointing = self.compiled = self.devices_set = False
+        self.saved = self.scaler = self.checkpointing = self.compiled = self.devices_set = False
         self.framework = ""
         self.waits: dict[tuple, int] = {}
         self.backwards = 0
         self.losses: list[tuple[int, Any]] = []
         self._unscaled: Any = None
-        self._inside = False
+        self._inside, self._wants_losses = False, True
+        self.loss_device = ""
 
     def begin(self) -> None:
         """Put on what is needed until the model, its precision and its places are known."""
@@ -38,6 +40,7 @@ class Notes:
         patches.put_on(torch.Tensor, "backward", self._backward)
         patches.put_on(torch.autocast, "__enter__", self._autocast)
         patches.put_on(torch, "compile", self._flag("compiled"))
+        self._note_saves()
         patches.put_on(torch.cuda, "set_device", self._own_flag("devices_set"))
         try:
             from torch.utils import checkpoint
@@ -48,6 +51,22 @@ class Notes:
             patches.put_on(hook, "__init__", self._flag("checkpointing"))
         if function is not None:
             patches.put_on(function, "apply", self._flag("checkpointing"))
+
+    def _note_saves(self) -> None:
+        """A file that is written is between two steps, not part of one; where it is written is told."""
+        original, session = self.torch.save, self.session
+
+        @functools.wraps(original)
+        def save(*args: Any, **kwargs: Any) -> Any:
+            if not session.off:
+                session.interrupted(None, None)
+                if not self.saved:
+                    self.saved = True
+                    file = args[1] if len(args) > 1 else kwargs.get("f")
+                    records.note("saved", file=str(file)[:300], place=places.here(sys._getframe(1)))
+            return original(*args, **kwargs)
+
+        self.torch.save = save
 
     def watch_waits(self) -> None:
         """Count the calls at which the host waits, line by line."""
@@ -60,13 +79,13 @@ class Notes:
     def end(self) -> None:
         """Take everything off but the loss at backward."""
         patches.take_off()
-        if self.session.wants_losses:
-            patches.put_on(self.torch.Tensor, "backward", self._loss_only)
+        patches.put_on(self.torch.Tensor, "backward", self._loss_only)
 
     def end_losses(self) -> None:
         """No loss is noted any more."""
-        self.session.wants_losses = False
-        patches.take_off(self.torch.Tensor, "backward")
+        self._wants_losses = False
+        if not self.session.by_backward:
+            patches.take_off(self.torch.Tensor, "backward")
 
     # What is put on
 
@@ -103,8 +122,10 @@ class Notes:
         return __call__
 
     def _is_the_model(self, module: Any) -> bool:
-        if not self.torch.is_grad_enabled() or not self.session.trained:
+        if not self.torch.is_grad_enabled():
             return False
+        if not self.session.trained:  # no optimizer was made: after some backward passes any weights will do
+            return self.backwards > 2 and any(weight.requires_grad for weight in module.parameters())
         return any(id(weight) in self.session.trained for weight in module.parameters())
 
     def _backward(self, original: Any) -> Any:
@@ -113,6 +134,7 @@ class Notes:
             if self.backward_place is None:
                 self.backward_place = places.here(sys._getframe(1))
             self.backwards += 1
+            self.loss_device = str(tensor.device)
             self._loss(tensor)
             out = original(tensor, *args, **kwargs)
             self.session.went_back()
@@ -123,8 +145,12 @@ class Notes:
     def _loss_only(self, original: Any) -> Any:
         @functools.wraps(original)
         def backward(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            self._loss(tensor)
-            return original(tensor, *args, **kwargs)
+            if self._wants_losses:
+                self._loss(tensor)
+            out = original(tensor, *args, **kwargs)
+            if self.session.by_backward:
+                self.session.stepped(BY_HAND)
+            return out
 
         return backward
 

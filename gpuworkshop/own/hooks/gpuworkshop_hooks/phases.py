@@ -10,6 +10,7 @@ from typing import Any
 from gpuworkshop_hooks import facts, ranks, records
 from gpuworkshop_hooks.clock import Block
 from gpuworkshop_hooks.finish import profiling
+from gpuworkshop_hooks.session import BY_HAND
 from gpuworkshop_hooks.stacks import Stacks
 
 LOOK_STEPS = 10
@@ -23,6 +24,8 @@ BESIDE = 40
 """Steps in which rank 0 is looked at and profiled while the others go on."""
 AGREEMENT = 0.05
 WIDTH = 0.03
+SHORT_EPOCH = 5.0
+"""Seconds; whoever has longer epochs is not done soon."""
 
 
 class Looking:
@@ -43,10 +46,9 @@ class Looking:
     def went_back(self) -> None:
         self.backwards += 1
         if self.backwards >= BACKWARDS and not self.counts:
-            from gpuworkshop_hooks.session import BY_HAND
-
             records.note("no optimizer")
-            self.session.each_backward_is_a_step()
+            self.session.by_backward = True
+        if self.session.by_backward:
             self.stepped(BY_HAND)
 
     def stepped(self, optimizer: Any) -> None:
@@ -72,6 +74,7 @@ class Looking:
         records.write("first step", script=str(getattr(main, "__file__", "") or ""))
 
     def _round(self, count: int) -> None:
+        self.session.steps = count
         records.alive(n=count)
         for feed in self.session.feeds:
             feed.rounds += feed.since_step > 0
@@ -91,9 +94,10 @@ class Looking:
             feed.short = feed.epochs >= count / 2
         waits = notes.waits_seen(count - self._waits_from)
         notes.end()
-        optimizers = [entry[0] for entry in self.counts.values()]
+        optimizers = [entry[0] for entry in self.counts.values() if entry[0] != BY_HAND]
         stepped = sum(entry[1] for entry in self.counts.values())
-        session.settle(marker, optimizers)
+        self.trained = facts.weights(optimizers) or list(notes.model.parameters() if notes.model is not None else ())
+        session.settle(marker, facts.device_of(self.trained) or notes.loss_device or "cpu")
         settings = self._settings(optimizers, waits, stepped)
         records.write("settings", **settings)
         session.steps = count
@@ -107,7 +111,7 @@ class Looking:
 
     def _settings(self, optimizers: list[Any], waits: list[dict], stepped: int) -> dict:
         torch, notes, session = self.session.torch, self.notes, self.session
-        trained = facts.weights(optimizers) or list(notes.model.parameters() if notes.model is not None else ())
+        trained = self.trained
         rank, world = facts.world(torch)
         return {
             **facts.machine(torch, session.device),
@@ -123,7 +127,7 @@ class Looking:
             "world": world,
             "accumulation": notes.backwards / max(1, stepped),
             "loaders": [feed.facts() for feed in session.feeding()],
-            "optimizers": [facts.optimizer(one, session.place_of(one), n) for one, n in self.counts.values()],
+            "optimizers": [facts.optimizer(one, session.place_of(one), self.counts[id(one)][1]) for one in optimizers],
             "waits": waits,
             "autocast_place": notes.autocast_place,
             "model": facts.model_class(notes.model),
@@ -132,8 +136,6 @@ class Looking:
             "step_place": notes.step_place,
             "framework": notes.framework,
             "devices_set": notes.devices_set or facts.visible() != session.visible,
-            "threaded": any(feed.threaded for feed in session.feeds),
-            "unfed": [feed.facts() for feed in session.feeds if not feed.feeding],
         }
 
 
@@ -219,11 +221,11 @@ class WarmUp(Timed):
     def keep(self, block: dict) -> bool:
         each = block["seconds"] / max(1, block["steps"])
         planner = self.planner
+        planner.learn(each)
         wanted = planner.whole(max(planner.fewest(each), planner.block_seconds / max(each, 1e-9)))
         enough = self.k >= wanted
         self._same = enough and self._before > 0 and abs(each / self._before - 1) < AGREEMENT
         self.k, self._before = min(wanted, 10 * self.k), each
-        planner.each = each
         return False
 
     def done(self) -> bool:
@@ -306,6 +308,7 @@ class Planner:
         self.baseline_seconds = 10.0 if card else 2.5
         self.pair_seconds = 28.0 if card else 8.0
         self.each = 0.0
+        self.shortened = False
         self.stop_at = 0
         self.compiled, self.parallel = settings["compiled"], settings["ddp"]
         self.only = set(session.request.get("only") or ("baseline", "headroom", "profile", "flops"))
@@ -317,6 +320,14 @@ class Planner:
         if left < 2.5 * (self.baseline_seconds + self.pair_seconds):
             self.baseline_seconds, self.pair_seconds = 0.2 * left, 0.3 * left
             self.block_seconds = min(self.block_seconds, max(0.05, left / 80))
+
+    def learn(self, each: float) -> None:
+        """How long a step is, in seconds. With short epochs the script may be short: shorter blocks see more of it."""
+        self.each = each
+        epochs = [feed.most * each for feed in self.session.feeding() if feed.most]
+        if epochs and max(epochs) < SHORT_EPOCH and not self.shortened:
+            self.shortened = True
+            self.block_seconds, self.baseline_seconds = 0.4 * self.block_seconds, 0.4 * self.baseline_seconds
 
     def fewest(self, each: float) -> int:
         """Steps of a block at least: two, and one where a step is longer than a block."""

@@ -6,7 +6,6 @@ step of one of them, the marker.
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 import time
@@ -45,7 +44,7 @@ class Session:
         self.visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         self._began = self._deadline = 0.0
         self.trained: set[int] = set()
-        self.wants_losses = True
+        self.by_backward = False
         self.forked = self.off = False
 
     # Loaders
@@ -132,25 +131,12 @@ class Session:
         for feed in self.feeds:
             feed.replay(False)
 
-    def settle(self, marker: Any, optimizers: list[Any]) -> None:
+    def settle(self, marker: Any, device: str) -> None:
         """The first steps are over: whose step ends a round, and which clock belongs to its device."""
-        self.marker = marker
-        self.device = facts.device_of(facts.weights(optimizers))
+        self.marker, self.device = marker, device
         self.rank, self.world = facts.world(self.torch)
         if self.device.startswith("cuda"):
             self.clock = CardClock(self.torch)
-
-    def each_backward_is_a_step(self) -> None:
-        """Nothing else can be seen of a step."""
-        original = self.torch.Tensor.backward
-
-        @functools.wraps(original)
-        def backward(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            out = original(tensor, *args, **kwargs)
-            self.stepped(BY_HAND)
-            return out
-
-        self.torch.Tensor.backward = backward
 
     # Time
 
