@@ -21,7 +21,7 @@ def number(value: float | None) -> str:
         return "n/a"
     if value == 0:
         return "0"
-    if abs(value) >= 1e9:
+    if abs(value) >= 1e9 or abs(value) < 1e-9:
         return f"{value:.3g}"
     magnitude = math.floor(math.log10(abs(float(f"{value:.3g}"))))
     return f"{value:,.{max(0, 2 - magnitude)}f}"

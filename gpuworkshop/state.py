@@ -164,7 +164,7 @@ def _block(path: Path, data: bytes) -> None:
 def _append(path: Path, line: bytes) -> None:
     handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
     try:
-        with _locked(handle):
+        with locked(handle):
             if _torn(handle):
                 line = b"\n" + line
             if os.write(handle, line) < len(line):
@@ -183,7 +183,7 @@ def _torn(handle: int) -> bool:
 
 
 @contextmanager
-def _locked(handle: int) -> Iterator[None]:
+def locked(handle: int) -> Iterator[None]:
     """Hold the file's lock if it can be had in time; many shared file systems have none."""
     end = time.monotonic() + LOCK_SECONDS
     while fcntl and time.monotonic() < end:

@@ -50,6 +50,8 @@ class Rate(msgspec.Struct, frozen=True):
     unit: str = "samples/s"
 
     def __str__(self) -> str:
+        if not math.isfinite(self.value):
+            return "n/a"
         half = (self.high - self.low) / 2 / self.value if self.value else 0.0
         words = "±>999%" if half >= 10 else f"±{half:.0%}".replace("±0%", "±<1%")
         return f"{in_unit(number(self.value), self.unit)} {words}"

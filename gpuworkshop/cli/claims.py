@@ -53,6 +53,8 @@ def claims(
     for name, there in (("--again", again), ("--into", into)):
         if there and not record:
             raise BadInput(f"{name} goes with --record PART: {', '.join(claims_parts.PARTS)}, or all")
+    if launcher and (file is not None or replay):
+        raise BadInput("--launcher is for a measurement: a recording is shown where you are")
     if replay:
         from gpuworkshop.course import replay as recordings
 

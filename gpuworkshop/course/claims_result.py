@@ -30,6 +30,10 @@ class Reading(msgspec.Struct, frozen=True):
     """What was measured, and what else was seen, in words."""
     why: str = ""
 
+    def __post_init__(self) -> None:
+        if self.value is not None and not self.ends[0] <= self.value <= self.ends[1]:
+            raise ValueError(f"{self.value:g} lies outside of its interval, {self.ends[0]:g} to {self.ends[1]:g}")
+
     @property
     def ends(self) -> tuple[float, float]:
         """What the value may be, at least and at most. ValueError where there is none."""
@@ -52,7 +56,7 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 def _times(value: float | None) -> str:
-    return "n/a" if value is None else number(value) if value >= 10 else f"{value:.2f}"
+    return "n/a" if value is None else number(value) if abs(value) >= 10 else f"{value:.2f}"
 
 
 def exact(value: float, unit: str = "", says: str = "") -> Reading:

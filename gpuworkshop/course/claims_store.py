@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -64,7 +64,8 @@ class InFile:
     """Parts in one file. ValueError for a file that is no recording of claims, or one of another card or kit."""
 
     def __init__(self, file: Path, machine: str):
-        self.file, self.machine = file.expanduser(), machine
+        self.file, self.machine = _meant(file), machine
+        self._writable()
         result = self.read()
         here = result.parts[0].conditions if result and result.parts else None
         if here and (here.machine, here.kit) != (machine, __version__):
@@ -72,33 +73,38 @@ class InFile:
                 f"{file} holds the claims of {shortened(here.machine)} with kit {shortened(here.kit, 20)}, and this is "
                 f"{shortened(machine)} with kit {__version__}: name another file"
             )
-        self._writable()
 
     def read(self) -> ClaimsResult | None:
         """What the file holds; None where there is none yet."""
         return load(self.file) if self.file.exists() else None
 
     def add(self, part: Part) -> ClaimsResult:
-        """Write the file anew, with this part instead of the one of the same name."""
-        old = self.read()
-        result = merged([*(old.parts if old else ()), part])
-        _write(self.file, envelope(result, result.origin, claims.findings(result)) + b"\n")
+        """Write the file anew, with this part instead of the one of the same name; another process may do so too."""
+        with _alone(self.file.parent):
+            old = self.read()
+            result = merged([*(old.parts if old else ()), part])
+            _write(self.file, envelope(result, result.origin, claims.findings(result)) + b"\n")
         return result
 
     def _writable(self) -> None:
         """Ask before the measurement, not after it."""
         try:
-            with tempfile.TemporaryFile(dir=self.file.parent):
+            if self.file.exists() and not self.file.is_file():
+                raise IsADirectoryError(0, "it is a folder" if self.file.is_dir() else "it is no usual file")
+            if self.file.exists() and not os.access(self.file, os.W_OK):
+                raise PermissionError(0, "it is read-only")
+            with tempfile.NamedTemporaryFile(dir=self.file.parent, prefix=f".{self.file.name}-"):
                 pass
-            if self.file.is_dir():
-                raise IsADirectoryError(0, "it is a folder")
         except OSError as error:
             raise ValueError(f"{self.file} cannot be written: {error.strerror}; name another place") from None
 
 
 def load(file: Path) -> ClaimsResult:
     """The result in a file. ValueError, in one line, for one that cannot be read or is torn."""
+    file = _meant(file)
     try:
+        if file.is_char_device() and not file.samefile("/dev/stdin"):
+            raise OSError(0, "it is a device")
         result = msgspec.json.decode(file.read_bytes(), type=_Envelope).result
         return merged(result.parts)
     except OSError as error:
@@ -153,6 +159,25 @@ def _part(line: dict) -> Part | None:
         return msgspec.convert(line, Part)
     except msgspec.ValidationError:
         return None
+
+
+def _meant(file: Path) -> Path:
+    """The file, where its name begins with the home of somebody who is known here."""
+    try:
+        return file.expanduser()
+    except RuntimeError:
+        return file
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep others that record into a file of this folder waiting, as far as its file system knows locks."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with state.locked(handle):
+            yield
+    finally:
+        os.close(handle)
 
 
 def _write(file: Path, data: bytes) -> None:
