@@ -1,5 +1,6 @@
 """The verb scale: do more ranks pay, and does a script use those it is given?"""
 
+from dataclasses import replace
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -37,12 +38,12 @@ def scale(
     if script:
         from gpuworkshop.instruments import scaling_witness
 
+        if straggler_ms or settings != NAIVE or replace(where, launcher="", as_json=False) != HERE:
+            raise BadInput("a script brings its own job: only --ranks, --launcher and --json go with it")
         seen = scaling_witness.run(script[0], script[1:], ranks, **where.how("scale"))
         return show(scaling_witness, seen, where.as_json)
     from gpuworkshop.instruments import scaling
 
-    if not 0 <= straggler_ms <= 10_000:
-        raise BadInput(f"--straggler-ms is {straggler_ms:g}: between 0 and 10000")
     job = where.job()
     config = settings.config(job)
     result = scaling.run(config, job, ranks, straggler_ms=straggler_ms, **where.how("scale"))

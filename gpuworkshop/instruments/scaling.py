@@ -11,8 +11,9 @@ torchrun starts the ranks as a child: NCCL between cards, gloo between CPUs, one
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ PATIENCE = 300.0
 """Seconds without a sign of life after which the ranks are ended; the first run may have to write its pictures."""
 
 MOST_RANKS = 1024
+LATEST = 10_000
+"""Milliseconds that a planted straggler may wait in a step."""
 
 
 def run(
@@ -55,6 +58,8 @@ def run(
     """
     job = job or Job()
     check_ranks(ranks, launcher)
+    if isinstance(straggler_ms, bool) or not isinstance(straggler_ms, int | float) or not 0 <= straggler_ms <= LATEST:
+        raise ChildFailed(f"straggler_ms is {straggler_ms!r:.40}: between 0 and {LATEST}", bad_input=True)
     asked = Request(config or job.sizes.start, job, ranks, straggler_ms, plan, only_weak)
     target = "gpuworkshop.instruments.scaling_rank:in_rank"
     return launch(target, asked, ranks, type=ScalingResult, launcher=launcher, progress=progress, patience=patience)
@@ -98,7 +103,7 @@ def launch(
         if progress is not None:
             progress(said)
 
-    front = (*launcher, *torchrun(ranks))
+    front = (*launcher, *unset_defaults(), *torchrun(ranks))
     try:
         return child.run(target, request, type=type, launcher=front, progress=hear, timeout=deadline, as_argument=True)
     except ChildFailed as failed:
@@ -112,6 +117,12 @@ def torchrun(ranks: int, python: str = sys.executable) -> tuple[str, ...]:
     """
     words = ("--standalone", "--local-addr=127.0.0.1", "--max-restarts=0", f"--nproc-per-node={ranks}", "--no-python")
     return (python, "-m", "torch.distributed.run", *words)
+
+
+def unset_defaults(env: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """Words that take every PET_... away: torchrun reads its options from them, such as the nodes of another job."""
+    names = sorted(name for name in env if name.startswith("PET_") and "=" not in name)
+    return ("env", *(word for name in names for word in ("-u", name))) if names else ()
 
 
 def no_torchrun() -> str:

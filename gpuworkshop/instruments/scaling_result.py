@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -147,9 +148,13 @@ def efficiency_by_hand(
 ) -> Judged:
     """Efficiency from the log of a run: ``worlds`` is the world size that each of its ranks says it is in.
 
-    Steps a second of two runs say nothing by themselves, samples a second do. ValueError where the ranks disagree.
+    Steps a second of two runs say nothing by themselves, samples a second do. ValueError where the ranks disagree, and
+    for what is no size or rate.
     """
     ranks = len(worlds)
+    given = (batch, steps_a_second, alone_batch, alone_steps_a_second)
+    if not ranks or not all(isinstance(one, int | float) and math.isfinite(one) and one > 0 for one in given):
+        raise ValueError(f"{ranks} ranks, and {', '.join(map(str, given))}: ranks, batches and rates are above 0")
     if set(worlds) != {ranks}:
         said = ", ".join(map(str, sorted(set(worlds))))
         raise ValueError(f"{ranks} ranks ran and say that their world has {said}: they did not train as one")
