@@ -209,8 +209,7 @@ def gains(turns: list[dict], against: str) -> dict[str, float]:
         for name, rate in rates.items():
             if rate and rates.get(against):
                 found.setdefault(name, []).append(rate / rates[against])
-    rounds = max(map(len, found.values()), default=0)
-    return {name: statistics.median(ratios) for name, ratios in found.items() if len(ratios) >= min(2, rounds)}
+    return {name: statistics.median(ratios) for name, ratios in found.items()}
 
 
 # One script

@@ -369,3 +369,17 @@ def test_no_change_is_promised_more_than_its_bound() -> None:
     for name, (_, result) in PICKS.items():
         pick = judged(result).pick
         assert pick.expected >= WORTH and (math.isinf(pick.at_most) or pick.at_most >= pick.expected), name
+
+
+def test_a_loop_before_backward_has_its_part_of_the_backward_pass() -> None:
+    """A third of the time in the loop, half in backward(), of which two thirds belong to the loop by what is ahead."""
+    found = judged(
+        run(
+            made.hot(0.32, at("losses.append"), at("loss = ranking")),
+            made.hot(0.16, at("out = model")),
+            made.hot(0.48, at("backward()")),
+        )
+    )
+    assert found.pick.remedy == "batch-loop" and found.pick.at_most == pytest.approx(1 / (1 - 0.64))
+    behind = judged(run(made.hot(0.4, at("guess.item()")), made.hot(0.5, at("backward()"))))
+    assert behind.pick.remedy == "one-read" and behind.pick.at_most == pytest.approx(1 / 0.6)

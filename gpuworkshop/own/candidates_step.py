@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from gpuworkshop.loop.diagnose import bound
 from gpuworkshop.loop.remedies import by_id
 from gpuworkshop.numbers import percent
-from gpuworkshop.own.facts import CALL_SECONDS, Candidate, Facts, without
+from gpuworkshop.own.facts import Candidate, Facts, without
 from gpuworkshop.own.remedies import remedies
 from gpuworkshop.own.result import Wait
 from gpuworkshop.own.roles import Kind, Role
@@ -31,12 +31,20 @@ BESIDE: dict[Kind, str] = {
 BETWEEN_STEPS = frozenset({"validation", "saving", "collect"})
 """What takes its time whether or not the card is idle meanwhile."""
 
+IN_GRAPH: tuple[Kind, ...] = ("one call", "batch loop", "beside")
+"""What the backward pass goes through again."""
+
+LOOPS: tuple[Kind, ...] = ("one call", "batch loop", "read loop", "beside", "weights loop")
+
 OFTEN = 3
 """What is done between steps must be seen between so many: once in an epoch tells nothing of its part of the time."""
 
 FUSED = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
-LARGEST_BATCH = 16
-"""A batch is made at most so many times larger in one change."""
+LARGEST_TIMES, LARGEST_BATCH = 64, 1024
+"""A batch is made at most so many times larger in one change, and beyond so many samples no more than eight times."""
+
+CALL_MICROSECONDS = 12.0
+"""On a CPU an operator that takes less, on the mean, is mostly called and hardly works."""
 
 
 def step_candidates(facts: Facts) -> Iterator[Candidate]:
@@ -59,10 +67,12 @@ def _beside(facts: Facts, role: Role) -> Iterator[Candidate]:
         return
     if role.kind in BETWEEN_STEPS and 0 < role.steps < OFTEN:
         return
-    share = role.share if role.kind in BETWEEN_STEPS else min(role.share, facts.idle)
+    whole = facts.with_backward(role) if role.kind in IN_GRAPH else role.share
+    share = whole if role.kind in BETWEEN_STEPS else min(whole, facts.idle)
     why = f"{percent(role.share)} of the time is spent there"
+    why += f", {percent(whole)} with its part of the backward pass" if whole > role.share else ""
     expected = without(share * remedies()[remedy].effect)
-    yield Candidate(remedy, expected, without(role.share), why, role.place, {"every": str(RARELY)})
+    yield Candidate(remedy, expected, without(whole), why, role.place, {"every": str(RARELY)})
 
 
 # A larger batch
@@ -70,11 +80,17 @@ def _beside(facts: Facts, role: Role) -> Iterator[Candidate]:
 
 def overhead(facts: Facts) -> float:
     """Share of a step that calls cost, whatever they work on; without what other changes take away."""
-    profile, late = facts.look.traced, facts.shares.launches or 0.0
+    profile, shares = facts.look.traced, facts.shares
     if profile is None:
         return 0.0
-    late = late if facts.card else min(late, profile.calls * CALL_SECONDS / facts.step_seconds)
-    return max(0.0, late - facts.share("one call", "batch loop", "read loop", "beside", "weights loop"))
+    loops = sum(facts.with_backward(role) for role in facts.roles if role.kind in LOOPS)
+    if facts.card:
+        return max(0.0, (shares.launches or 0.0) - loops)
+    calling = min(1.0, CALL_MICROSECONDS / profile.mean)
+    reached = facts.look.achieved.of_product if facts.look.achieved else None
+    large, small = shares.compute or 0.0, (shares.launches or 0.0) * (1 - calling)
+    large = large if reached is None else max(2 * reached, large * (1 - calling))
+    return max(0.0, 1 - shares.data - large - small - loops)
 
 
 def _larger_batch(facts: Facts) -> Iterator[Candidate]:
@@ -84,7 +100,6 @@ def _larger_batch(facts: Facts) -> Iterator[Candidate]:
     times = _times(facts, cost)
     if times < 2:
         return
-    expected = without(0.8 * cost * (1 - 1 / times))
     why = f"calls take {percent(cost)} of a step of {loader.batch_size} samples"
     passes = round(facts.settings.accumulation)
     if passes > 1:
@@ -93,15 +108,20 @@ def _larger_batch(facts: Facts) -> Iterator[Candidate]:
             "batch_size": str(loader.batch_size * fewer), "accumulation": str(passes // fewer),
             "accumulation_now": str(passes),
         }  # fmt: skip
-        yield Candidate("micro-batch", without(0.8 * cost * (1 - 1 / fewer)), without(cost), why, loader.place, values)
+        yield Candidate("micro-batch", _with_batch(cost, fewer), float(fewer), why, loader.place, values)
     values = {"batch_size": str(loader.batch_size * times)}
-    yield Candidate("batch", expected, without(cost), why, loader.place, values)
+    yield Candidate("batch", _with_batch(cost, times), float(times), why, loader.place, values)
+
+
+def _with_batch(cost: float, times: int) -> float:
+    """The gain of so many times the batch, never that many times itself: part of the rest grows too."""
+    return without(0.9 * cost * (1 - 1 / times))
 
 
 def _times(facts: Facts, cost: float) -> int:
     """How many times larger: until calls take a twentieth of a step, within memory and data; a power of two."""
     loader, rest = facts.loader, max(0.02, 1 - cost)
-    most = min(LARGEST_BATCH, cost / (0.05 * rest))
+    most = min(LARGEST_TIMES, cost / (0.05 * rest), max(LARGEST_BATCH / loader.batch_size, 8))
     if facts.look.memory:
         most = min(most, 0.7 / facts.look.memory)
     if loader.epochs > 1:
@@ -172,7 +192,7 @@ def _compiled(facts: Facts) -> Iterator[Candidate]:
     late, work = facts.shares.launches or 0.0, facts.shares.compute or 0.0
     if facts.settings.compiled or not facts.card or facts.look.traced is None:
         return
-    late = max(0.0, late - facts.share("one call", "batch loop", "read loop", "beside", "weights loop"))
+    late = max(0.0, late - facts.share(*LOOPS))
     why = f"launches take {percent(late)} of the time, {facts.look.traced.calls:,.0f} kernels a step"
     done = facts.look.achieved.of_product if facts.look.achieved else None
     gone = remedies()["compile"].effect * late + 0.2 * work * (1 - min(1.0, done) if done is not None else 0.25)

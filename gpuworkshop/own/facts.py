@@ -11,9 +11,6 @@ from gpuworkshop.own.roles import IN_LOADER, Kind, Role, roles
 from gpuworkshop.own.source import Sources
 from gpuworkshop.timing import Comparison
 
-CALL_SECONDS = 8e-6
-"""What calling one operator costs the host at most, forward and backward: more calls than this allows are no excuse."""
-
 
 def look(result: OwnResult) -> Look | None:
     """A run of one's own as the loop looks at its own runs; None where too little was seen."""
@@ -89,6 +86,11 @@ class Facts(msgspec.Struct, frozen=True):
         """The part of the loader's own time that goes to these, 0 to 1."""
         whole = self.share(*IN_LOADER)
         return self.share(*kinds) / whole if whole else 0.0
+
+    def with_backward(self, role: Role) -> float:
+        """Share of a role with its part of the backward pass, by its part of what lies before that."""
+        ahead = sum(one.share for one in self.roles if one.ahead)
+        return role.share + (self.share("backward") * role.share / ahead if role.ahead else 0.0)
 
     def first(self, *kinds: Kind) -> Role | None:
         """The role of these kinds that takes most of the time."""

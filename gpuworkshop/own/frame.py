@@ -65,7 +65,7 @@ class Frame:
         for node in (self.statement, *self.source.outwards(self.statement)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 return
-            if isinstance(node, ast.For | ast.While) and (node is not self.statement or line > node.lineno):
+            if isinstance(node, ast.For | ast.While):
                 yield node
 
     def at(self, line: int) -> Place:

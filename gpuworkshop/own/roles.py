@@ -34,6 +34,8 @@ class Role(msgspec.Struct, frozen=True):
     """The line to change: of a loop its head, of a validation its call."""
     steps: int = 0
     """In how many of the steps it was found; 0 where that is not known."""
+    ahead: bool = False
+    """Whether it lies before backward(), so that part of the backward pass may belong to it."""
 
 
 def roles(result: OwnResult, sources: Sources) -> tuple[Role, ...]:
@@ -45,8 +47,18 @@ def roles(result: OwnResult, sources: Sources) -> tuple[Role, ...]:
         kind, place = _known(hot, result.settings, sources)
         key = kind, place.file, place.line
         before = found.get(key, Role(kind, 0.0, place))
-        found[key] = Role(kind, before.share + hot.share, place, max(before.steps, hot.steps))
+        ahead = before.ahead or (not hot.in_loader and _ahead(hot, result.settings, sources))
+        found[key] = Role(kind, before.share + hot.share, place, max(before.steps, hot.steps), ahead)
     return tuple(sorted(found.values(), key=lambda role: -role.share))
+
+
+def _ahead(hot: Hot, settings: Settings, sources: Sources) -> bool:
+    """Whether one of the frames is in the function that calls backward(), and above that call."""
+    back = settings.backward_place
+    if back is None:
+        return False
+    frames = (Frame(place, sources.get(place.file)) for place in hot.places if place.file == back.file)
+    return any(frame.place.line < back.line and _within(frame, frame.function, back) for frame in frames)
 
 
 def _known(hot: Hot, settings: Settings, sources: Sources) -> tuple[Kind, Place]:

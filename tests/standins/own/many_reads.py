@@ -17,13 +17,13 @@ train_set = TensorDataset(x, y)
 batches = BatchSampler(RandomSampler(train_set), batch_size, drop_last=True)
 train_loader = DataLoader(train_set, sampler=batches, batch_size=None)
 
-net = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 16)).to(device)
+net = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 16)).to(device)
 optimizer = torch.optim.AdamW(net.parameters(), lr=lr)
 criterion = nn.CrossEntropyLoss()
 
 for epoch in range(epochs):
     began = time.time()
-    correct, count = 0, 0
+    correct, count, by_class = 0, 0, [0] * 16
     for step, (inputs, labels) in enumerate(train_loader):
         inputs, labels = inputs.to(device), labels.to(device)
         outputs = net(inputs)
@@ -35,6 +35,7 @@ for epoch in range(epochs):
         for guess, truth in zip(predicted, labels):
             if guess.item() == truth.item():
                 correct += 1
+            by_class[guess.item()] += 1
             count += 1
     speed = count / (time.time() - began)
     print(f"epoch {epoch}: accuracy {correct / count:.3f}, {speed:.1f} samples/s", flush=True)
