@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from gpuworkshop import child
 from gpuworkshop.instruments import memory, memory_axes, memory_beside, memory_checkpoint, memory_cure
-from gpuworkshop.instruments.memory_result import CureResult, Moment, Probe
+from gpuworkshop.instruments.memory_result import Attempt, CureResult, Moment, Probe
 from gpuworkshop.instruments.memory_room import CardRoom, HostRoom, Reading
 from gpuworkshop.machine import allocation
 from gpuworkshop.machine.processes import OnCard, Process
@@ -259,7 +259,7 @@ def test_the_knee_is_recommended_with_the_published_rule_beside_it() -> None:
     result = found(knee=swept(b64=2000, b128=4600, b256=4700, b512=4710))
     first, second = memory.findings(result)
     assert first.title == "The batch ceiling is 3,200: three full steps without an allocator retry"
-    assert "3,264 does not fit" in first.evidence and "138 GiB free at the start" in first.evidence
+    assert "3,264 does not fit, though it ran" in first.evidence and "138 GiB free at the start" in first.evidence
     assert second.title.startswith("Take the knee: a batch of 128") and second.fix == "batch_size=128"
     assert "70% to 85% of the ceiling, says 2,240 to 2,720" in second.evidence
 
@@ -556,8 +556,28 @@ def test_the_pictures_over_the_batch_say_the_same_in_words() -> None:
     assert "ceiling: 3,200" in picture.svg and "3264 does not fit" in picture.alt and "138 GiB" in picture.text
     rates = swept(b8=100, b16=200)
     sweep = batch_sweep(rates.points, 16, CARD.origin, "images/s", (2240, 2720))
-    assert "knee: 16" in sweep.svg and "2,240 to 2,720" in sweep.text and "8 100 (99.0 to 101)" in sweep.alt
+    assert "knee: 16 or more<" in sweep.svg and "Knee: 16 or more." in sweep.alt, "nothing larger was measured"
+    assert "knee: 8<" in batch_sweep(swept(b8=100, b16=101).points, 8, CARD.origin, "images/s").svg
+    assert "2,240 to 2,720" in sweep.text and "8 100 (99.0 to 101)" in sweep.alt
     assert batch_sweep([], None, CARD.origin, "images/s").svg and batch_ceiling([], None, None, None, CARD.origin).svg
+
+
+def test_a_title_names_the_number_format_where_it_is_known() -> None:
+    assert memory.report(found(config=TrainConfig(precision="bf16"))).title == "Batch ceiling: a test, BF16"
+    assert memory.report(found()).title == "Batch ceiling: a test"
+
+
+def test_no_words_of_a_cure_stand_across_its_limit() -> None:
+    import re
+
+    from gpuworkshop.figures.cure import cure as picture
+
+    def at(peak: int) -> float:
+        attempt = Attempt("BF16", TrainConfig(), False, peak)
+        svg = picture([attempt], 100 * GIB, CARD.origin).svg
+        return float(re.search(r'<text x="([\d.]+)"[^>]*>out of memory', svg)[1])
+
+    assert at(90 * GIB) == at(80 * GIB) > at(40 * GIB), "behind the line where it would cross it"
 
 
 # ---------------------------------------------------------------- the verb

@@ -36,7 +36,8 @@ def batch_sweep(
 ) -> Figure:
     """Throughput with its interval at each batch size; `rule` is the published range of sizes, if there is one.
 
-    `points` have `.batch`, `.rate` (a Rate in `unit`, or None if it was not possible) and `.note`.
+    `points` have `.batch`, `.rate` (a Rate in `unit`, or None if it was not possible) and `.note`. Where the knee is
+    the largest size measured, a larger batch may be faster still, and the picture says so.
     """
     points = sorted(points, key=lambda point: point.batch)
     sizes = [point.batch for point in points] + list(rule or ()) or [1]
@@ -45,11 +46,19 @@ def batch_sweep(
     drawing = Drawing()
     _axes(drawing, plot, points, unit)
     _rule(drawing, plot, rule)
-    _knee(drawing, plot, knee)
+    named = _named(points, knee)
+    _knee(drawing, plot, knee, named)
     for point in points:
         _point(drawing, plot, point)
     height = _notes(drawing, points) + 18
-    return drawing.figure(height, origin, _alt(points, knee, unit), _text(points, knee, unit, rule))
+    return drawing.figure(height, origin, _alt(points, named, unit), _text(points, knee, named, unit, rule))
+
+
+def _named(points: Sequence[Any], knee: int | None) -> str:
+    """The knee in words; "" for none."""
+    sizes = [point.batch for point in points if known(point.rate)]
+    rises = len(sizes) > 1 and knee == max(sizes)
+    return "" if knee is None else f"knee: {knee:,} or more" if rises else f"knee: {knee:,}"
 
 
 def _axes(drawing: Drawing, plot: _Plot, points: Sequence[Any], unit: str) -> None:
@@ -73,10 +82,10 @@ def _rule(drawing: Drawing, plot: _Plot, rule: tuple[int, int] | None) -> None:
     drawing.text(right + 2, _TOP - 6, _RULE, "end", SMALL, quiet=True)
 
 
-def _knee(drawing: Drawing, plot: _Plot, knee: int | None) -> None:
+def _knee(drawing: Drawing, plot: _Plot, knee: int | None, named: str) -> None:
     if knee is not None:
         drawing.line(plot.x(knee), _TOP - 18, plot.x(knee), _BOTTOM, dash="4 4", opacity=0.7)
-        drawing.text(plot.x(knee), _TOP - 24, f"knee: {knee:,}", "middle", SMALL, bold=True)
+        drawing.text(plot.x(knee), _TOP - 24, named, "middle", SMALL, bold=True)
 
 
 def _point(drawing: Drawing, plot: _Plot, point: Any) -> None:
@@ -101,12 +110,13 @@ def _notes(drawing: Drawing, points: Sequence[Any]) -> float:
     return y
 
 
-def _alt(points: Sequence[Any], knee: int | None, unit: str) -> str:
+def _alt(points: Sequence[Any], named: str, unit: str) -> str:
     said = "; ".join(f"{point.batch} {spread(point.rate)}" for point in points)
-    return f"Throughput over the batch size in {unit}: {said or 'n/a'}. Knee {knee or 'n/a'}."
+    return f"Throughput over the batch size in {unit}: {said or 'n/a'}. {(named or 'knee: n/a').capitalize()}."
 
 
-def _text(points: Sequence[Any], knee: int | None, unit: str, rule: tuple[int, int] | None) -> str:
-    rows = tuple((f"{p.batch:,}", spread(p.rate), "knee" if p.batch == knee else p.note) for p in points)
+def _text(points: Sequence[Any], knee: int | None, named: str, unit: str, rule: tuple[int, int] | None) -> str:
+    mark = "knee, or below it" if named.endswith("or more") else "knee"
+    rows = tuple((f"{p.batch:,}", spread(p.rate), mark if p.batch == knee else p.note) for p in points)
     table = Table(("batch", unit, ""), rows, "Throughput over the batch size, with intervals")
     return f"{table}\nPublished rule, {_RULE}: {rule[0]:,} to {rule[1]:,}." if rule else str(table)

@@ -9,6 +9,8 @@ from gpuworkshop.numbers import amount
 from gpuworkshop.report import Figure, Origin, Table
 
 _LEFT, _RIGHT, _BAR, _ROW, _TOP = 150, 560, 20, 32, 24
+_LETTER = 6.5
+"""Pixels of a letter in a small text, at the most on average."""
 
 
 def cure(attempts: Sequence[Any], limit: int | None, origin: Origin, counts: str = "most in tensors") -> Figure:
@@ -20,7 +22,7 @@ def cure(attempts: Sequence[Any], limit: int | None, origin: Origin, counts: str
     scale, unit = in_bytes(most, _LEFT, _RIGHT)
     drawing, y = Drawing(), float(_TOP)
     for attempt in attempts:
-        _bar(drawing, scale, attempt, y)
+        _bar(drawing, scale, attempt, y, limit)
         y += _ROW
     if limit is not None:
         x = scale.at(limit)
@@ -41,11 +43,14 @@ def _outcome(attempt: Any) -> str:
     return "runs" if attempt.fits else "out of memory"
 
 
-def _bar(drawing: Drawing, scale: Scale, attempt: Any, y: float) -> None:
+def _bar(drawing: Drawing, scale: Scale, attempt: Any, y: float, limit: int | None) -> None:
     drawing.text(_LEFT - 10, y + 14, _named(attempt), "end")
     right = scale.at(attempt.peak or 0)
     color = COLORS["compute"] if attempt.fits else COLORS["wait"]
     size = dict(width=right - _LEFT, height=_BAR)
     drawing.shape("rect", x=_LEFT, y=y, **size, fill=color, fill_opacity=None if attempt.fits else 0.35,
                   stroke="currentColor", stroke_width=0.8)  # fmt: skip
-    drawing.text(max(right, scale.at(0)) + 10, y + 14, f"{_outcome(attempt)}, {amount(attempt.peak)}", size=SMALL)
+    said, at = f"{_outcome(attempt)}, {amount(attempt.peak)}", max(right, scale.at(0)) + 10
+    if limit is not None and at - 10 <= scale.at(limit) < at + _LETTER * len(said):
+        at = scale.at(limit) + 10  # not across the line of the limit
+    drawing.text(at, y + 14, said, size=SMALL)

@@ -31,7 +31,11 @@ def table(busy: float | None = None, memory: float | None = None) -> Table:
     columns = ("utilization", "memory", "means", "do first", "")
     if here is None:
         columns, rows = columns[:4], [row[:4] for row in rows]
-    return Table(columns, tuple(rows), f"What the pair means, by the published rule (low: below {MIDDLE:.0%})")
+    return Table(
+        columns,
+        tuple(rows),
+        f"What utilization and memory say together, by the published rule (low: below {MIDDLE:.0%})",
+    )
 
 
 def findings(watched: Any) -> Iterator[Finding]:

@@ -19,6 +19,10 @@ from gpuworkshop.report import Finding
 
 CHANGES = "a larger batch also changes the training: fewer updates an epoch, another learning rate"
 """What must be said wherever a larger batch is named."""
+RETRY = (
+    "the allocator found no room, gave back everything that it kept, and asked again; that costs time and soon fails"
+)
+RESIDENT = "the system limits what is asked for, used or not; resident is what was used, loaded code included"
 
 Result = MemoryResult | BatchSweep | CeilingResult | CureResult
 
@@ -88,7 +92,11 @@ def _optimizer(result: MemoryResult) -> Iterator[Finding]:
     if last.weights and last.optimizer:
         ratio = number(last.optimizer / last.weights)
         title = f"{result.optimizer} keeps {ratio} times the weights: {amount(last.optimizer)}"
-        yield Finding("ok", title, "they come with the first update: a batch is only tried by whole steps")
+        why = "they come with the first update: a batch is only tried by whole steps"
+        if last.gradients and last.gradients < last.weights:
+            held = amount(last.weights - last.gradients)
+            why += f"; {held} of the weights are not trained, such as BatchNorm's statistics, and have no gradients"
+        yield Finding("ok", title, why)
 
 
 def _first_step(result: MemoryResult) -> Iterator[Finding]:
@@ -146,7 +154,9 @@ def _ended(result: CeilingResult) -> Finding:
     fits = f"{result.ceiling:,} fits" if result.ceiling else "no size fitted yet"
     if result.ended == "found":
         title = f"The batch ceiling is {result.ceiling:,}: three full steps without an allocator retry"
-        return Finding("ok", title, f"{result.above:,} does not fit; {told}")
+        failed = [probe for probe in result.probes if probe.batch == result.above and probe.retries]
+        why = ", though it ran: " + RETRY if failed else ""
+        return Finding("ok", title, f"{result.above:,} does not fit{why}; {told}")
     if result.ended == "cap":
         return Finding(
             "notice", f"Not limited by memory up to {result.ceiling:,}", f"the largest size asked for; {told}"
@@ -228,6 +238,8 @@ def _oddities(result: CeilingResult) -> Iterator[Finding]:
 def _cure(result: CureResult) -> Iterator[Finding]:
     if result.planted:
         needs = f"it needs {amount(result.needed)}" if result.needed else ""
+        if result.conditions.device == "cpu":
+            needs = "; ".join(filter(None, (needs, RESIDENT)))
         yield Finding("notice", f"Planted: {result.planted}", needs)
     first, cured = result.attempts[0], result.cured
     if first.fits:

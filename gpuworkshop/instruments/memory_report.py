@@ -9,6 +9,7 @@ from gpuworkshop.instruments.memory_findings import Result, findings
 from gpuworkshop.instruments.memory_result import BatchSweep, CeilingResult, CureResult, MemoryResult
 from gpuworkshop.numbers import amount, percent
 from gpuworkshop.report import Figure, Report, Table
+from gpuworkshop.workloads.config import TrainConfig
 
 
 def report(result: Result, watched: Any = None) -> Report:
@@ -33,7 +34,12 @@ def _life(result: MemoryResult) -> Parts:
     by = "activations: what autograd saves for backward" if result.by == "saved tensors" else ""
     picture = memory_stack(result.moments, result.origin, result.total, by)
     batch = f", batch of {result.batch_size}" if result.batch_size else ""
-    return f"Memory: {result.workload}{batch}", (memory_axes.table(),), (picture,)
+    return f"Memory: {result.workload}{batch}{_in_format(result.config)}", (memory_axes.table(),), (picture,)
+
+
+def _in_format(config: TrainConfig | None) -> str:
+    """The number format that it was measured in, where that is known."""
+    return f", {config.precision.upper()}" if config else ""
 
 
 def _sweep(result: BatchSweep) -> Parts:
@@ -77,7 +83,7 @@ def _ceiling(result: CeilingResult) -> Parts:
         rule = result.rule if result.ended == "found" else None
         unit = result.knee.measured[0].rate.unit
         figures.append(batch_sweep(result.knee.points, result.knee.knee, result.origin, unit, rule))
-    return f"Batch ceiling: {result.workload}", tuple(tables), tuple(figures)
+    return f"Batch ceiling: {result.workload}{_in_format(result.config)}", tuple(tables), tuple(figures)
 
 
 def _cure(result: CureResult) -> Parts:
