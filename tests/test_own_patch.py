@@ -151,3 +151,300 @@ def test_a_diff_applies_to_the_bytes_that_are_there(data, tmp_path) -> None:
     assert after == by_hand(found, data) and b"num_workers=2, persistent_workers=True" in after.replace(b"\r", b"")
     lost = set(data.split()) - set(after.split())
     assert all(b"DataLoader" in word or b")" in word or b"0" in word or b"True" in word for word in lost), lost
+
+
+# ---------------------------------------------------------------- where a value comes from
+
+FROM = {
+    "a constant": ("BATCH = 4\nloader = DataLoader(data, BATCH)\n", "BATCH = 64\n"),
+    "an option": (
+        "p.add_argument('-b', '--batch-size', type=int, default=4)\nargs = p.parse_args()\n"
+        "DataLoader(data, args.batch_size)\n",
+        "default=64)\n",
+    ),
+    "an option with a name of its own": (
+        "p.add_argument('--bs', dest='size', default=4)\nargs = p.parse_args()\n"
+        "DataLoader(data, batch_size=args.size)\n",
+        "default=64)\n",
+    ),
+    "a dict": ("CONFIG = {'lr': 1, 'bs': 4}\nDataLoader(data, batch_size=CONFIG['bs'])\n", "'bs': 64}"),
+    "a class of settings": (
+        "class Config:\n    lr: float = 1\n    bs: int = 4\ncfg = Config()\nDataLoader(data, batch_size=cfg.bs)\n",
+        "bs: int = 64\n",
+    ),
+    "a parameter": (
+        "def make(data, size, shuffle=True):\n    return DataLoader(data, size, shuffle)\nmake(rows, 4)\n",
+        "make(rows, 64)",
+    ),
+    "a default": ("def make(data, size=4):\n    return DataLoader(data, size)\nmake(rows)\n", "size=64)"),
+    "self": (
+        "class T:\n    def __init__(self, size=4):\n        self.size = size\n    def go(self):\n"
+        "        DataLoader(data, batch_size=self.size)\nT().go()\n",
+        "size=64)",
+    ),
+    "another name": ("A = 4\nB = A\nDataLoader(data, B)\n", "A = 64\n"),
+}
+
+
+@pytest.mark.parametrize(("text", "says"), FROM.values(), ids=FROM)
+def test_a_value_is_changed_where_it_is_decided(text, says) -> None:
+    found = changed("batch", text, "DataLoader(", {"batch_size": "64"})
+    after = by_hand(found, text.encode()).decode()
+    assert found.certain and says in after
+    assert sum(one != two for one, two in zip(text.splitlines(), after.splitlines(), strict=True)) == 1
+
+
+NOT_CERTAIN = {
+    "from a file": ("cfg = yaml.safe_load(open('c.yaml'))\nDataLoader(data, cfg['bs'])\n", "cfg['bs']"),
+    "calculated": ("n = 4 * world\nDataLoader(data, n)\n", "4 * world"),
+    "set twice": ("n = 4\nif big:\n    n = 8\nDataLoader(data, n)\n", "set in 2 places"),
+    "added to": ("n = 4\nn += 1\nDataLoader(data, n)\n", "n"),
+    "of a loop": ("for n in (4, 8):\n    DataLoader(data, n)\n", "n"),
+    "given in two calls": (
+        "def make(n):\n    return DataLoader(data, n)\nmake(4)\nmake(8)\n", "a parameter of make()",
+    ),
+    "from a dict of keywords": ("DataLoader(data, **kwargs)\n", "**kwargs"),
+    "from a list": ("DataLoader(*parts)\n", "list"),
+    "from two options of a dict": ("a = {'bs': 4}\nb = {'bs': 8}\nDataLoader(data, a['bs'])\n", "a['bs']"),
+    "from nowhere": ("DataLoader(data, size)\n", "set elsewhere"),
+    "around itself": ("a = b\nb = a\nDataLoader(data, a)\n", "`"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "says"), NOT_CERTAIN.values(), ids=NOT_CERTAIN)
+def test_a_value_that_no_literal_decides_is_told_in_words(text, says) -> None:
+    found = changed("batch", text, "DataLoader(", {"batch_size": "64"})
+    assert not found.certain and says in found.text, found.text
+    assert "train.py:" in found.text and "batch_size=64" in found.text and found.file == ""
+
+
+def test_an_option_that_the_command_gives_is_changed_there(monkeypatch) -> None:
+    text = FROM["an option"][0]
+    for words in (["--batch-size", "4"], ["--batch-size=4"], ["-b", "4"]):
+        monkeypatch.setattr("test_own_patch.COMMAND", words)
+        found = changed("batch", text, "DataLoader(", {"batch_size": "64"})
+        assert not found.certain and f"the command gives {words[0].partition('=')[0]}" in found.text
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a, b = DataLoader(x), DataLoader(y)\n", "not called by itself"),
+        ("loader = make(data)\n", "not called by itself"),
+        ("def f(:\n    DataLoader(x)\n", "could not be read"),
+        ("loader = DataLoader(data)\rx = 1\r", "line ends"),
+    ],
+)
+def test_what_cannot_be_told_apart_is_told_in_words(text, says) -> None:
+    file, data = made.FILE, text.encode()
+    where = made.place(text, "loader" if "loader" in text else "DataLoader")
+    result = made.own(None, made.settings())
+    found = change(remedies()["workers"], where, WORKERS, result, Sources({file: data}))
+    assert not found.certain and says in found.text and "num_workers=2" in found.text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from torch.utils.data import DataLoader as Batches\nx = Batches(data)\n",
+        "import torch.utils.data as D\nx = D.DataLoader(data)\n",
+        "class Mine(DataLoader):\n    pass\nx = Mine(data)\n",
+        "class Mine(DataLoader):\n    def __init__(self, data):\n        super().__init__(data)\n",
+    ],
+)
+def test_a_loader_under_another_name_is_found(text) -> None:
+    words = "super().__init__" if "super" in text else "x ="
+    found = changed("workers", text, words, WORKERS)
+    assert found.certain and "data, num_workers=2, persistent_workers=True" in found.text
+
+
+def test_a_name_that_a_diff_cannot_hold_is_told_in_words(tmp_path) -> None:
+    for name in ("my train.py", "träin.py", "a\tb.py"):
+        assert not changed("workers", "DataLoader(data)\n", "DataLoader", WORKERS, f"/made/up/{name}").certain
+
+
+def test_workers_import_the_file_where_processes_are_not_forked() -> None:
+    text, file = "loader = DataLoader(data)\n", made.FILE
+    here = made.conditions(python="3.14.0")
+    for guard, certain in (("", False), ('if __name__ == "__main__":\n    main()\n', True)):
+        result = made.own(None, made.settings(), conditions=here)
+        found = change(
+            remedies()["workers"],
+            made.place(text, "DataLoader"),
+            WORKERS,
+            result,
+            Sources({file: (text + guard).encode()}),
+        )
+        assert found.certain == certain and (certain or "__main__" in found.text)
+
+
+# ---------------------------------------------------------------- lines put in, moved, taken out
+
+LOOP = text_of("""
+    import torch
+    from torch import nn
+
+    model = nn.Linear(4, 4).to(device)
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        lr=1e-3,  # small
+    )
+    total = 0.0
+    for step, (x, y) in enumerate(loader):
+        x = x.to(device)
+        out = model(x)
+        loss = criterion(out, y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total += loss.item()
+        print(step, loss.item())
+        score = evaluate(model)
+        history.append(score)
+        torch.cuda.empty_cache()
+    print(total)
+    """)
+PLACES = dict(model_place="out = model", backward_place="loss.backward", step_place="optimizer.step")
+MADE = {
+    "fused": ("AdamW(", {"optimizer": "AdamW"}, ["        lr=1e-3,  # small\n    fused=True,\n"]),
+    "tf32": ("out = model", {}, ['from torch import nn\n\ntorch.set_float32_matmul_precision("high")\n']),
+    "compile": ("out = model", {}, [".to(device)\nmodel.compile()\n"]),
+    "channels-last": ("out = model", {}, [".to(device)\nmodel.to(memory_format=torch.channels_last)\n"]),
+    "bf16": (
+        "out = model",
+        {"device": "cuda"},
+        [
+            '    with torch.autocast("cuda", dtype=torch.bfloat16):\n        out = model(x)\n'
+            "        loss = criterion(out, y)\n    optimizer.zero_grad()\n"
+        ],
+    ),
+    "rare-validation": (
+        "score = evaluate",
+        {"every": "100"},
+        ["    if step % 100 == 0:\n        score = evaluate(model)\n        history.append(score)\n    torch"],
+    ),
+    "empty-cache": ("empty_cache", {}, ["history.append(score)\nprint(total)"]),
+    "rare-loss": ("total += loss", {"every": "100"}, ["    total += loss.detach()\n"]),
+    "rare-saving": ("print(step", {"every": "100"}, ["    if step % 100 == 0:\n        print(step, loss.item())\n"]),
+}
+
+
+@pytest.mark.parametrize("ends", ["\n", "\r\n"], ids=["lf", "crlf"])
+@pytest.mark.parametrize(("remedy", "words", "values", "says"), [(n, *one) for n, one in MADE.items()], ids=MADE)
+def test_a_line_is_put_where_it_belongs(remedy, words, values, says, ends) -> None:
+    text = LOOP.replace("\n", ends)
+    found = changed(remedy, text.encode(), words, values, device="cuda:0", **PLACES)
+    assert found.certain, found.text
+    after = by_hand(found, text.encode()).decode()
+    ast.parse(after)
+    if ends == "\n":
+        wanted = (
+            says[0]
+            .replace("        lr=1e-3", "    lr=1e-3")
+            .replace("history.append(score)\nprint", "history.append(score)\nprint")
+        )
+    else:
+        assert after.count("\n") == after.count("\r\n")
+
+
+def test_tabs_stay_tabs() -> None:
+    text = LOOP.replace("    ", "\t")
+    found = changed("bf16", text, "out = model", {"device": "cpu"}, **PLACES)
+    assert found.certain and '+\twith torch.autocast("cpu", dtype=torch.bfloat16):\n' in found.text
+    assert "+\t\tout = model(x)\n" in found.text
+
+
+def test_a_diff_of_every_kind_is_taken_by_git(tmp_path) -> None:
+    for remedy, (words, values, _) in MADE.items():
+        found = changed(remedy, LOOP, words, values, device="cuda:0", **PLACES)
+        assert applied(found, LOOP, tmp_path) == by_hand(found, LOOP.encode()), remedy
+
+
+IN_WORDS = {
+    "one line": (
+        "bf16", "criterion(model(x), y).backward()\n", "criterion",
+        {"model_place": "criterion", "backward_place": "criterion"},
+    ),
+    "a text of several lines": (
+        "bf16", 'import torch\nout = model("""a\nb""")\nloss.backward()\n', "out =",
+        {"model_place": "out =", "backward_place": "loss.backward"},
+    ),
+    "torch by another name": (
+        "bf16", "import torch as t\nout = model(x)\nloss.backward()\n", "out =",
+        {"model_place": "out =", "backward_place": "loss.backward"},
+    ),
+    "two models": ("compile", "a = A()\nb = B()\nout = a(b(x))\n", "out =", {"model_place": "out ="}),
+    "a wrapped model": ("compile", "m = DDP(Net())\nout = m(x)\n", "out =", {"model_place": "out ="}),
+    "used later": (
+        "rare-validation", "for i in range(9):\n    s = evaluate(m)\n    best = 1\nprint(s)\n", "s = evaluate", {},
+    ),
+    "no counter": ("rare-saving", "for x in data:\n    save(x)\n", "save(x)", {}),
+    "within the step": (
+        "rare-loss", "for i, x in enumerate(d):\n    s = loss.item()\n    loss.backward()\n    print(s)\n", "s =", {},
+    ),
+    "foreach": ("fused", "o = AdamW(w, foreach=True)\n", "AdamW", {}),
+    "two statements": ("empty-cache", "for x in d:\n    f(x); torch.cuda.empty_cache()\n", "empty_cache", {}),
+    "for the reader": ("batch-loop", "for x in d:\n    f(x)\n", "for x", {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("remedy", "text", "words", "places"), IN_WORDS.values(), ids=IN_WORDS)
+def test_a_change_that_is_not_certain_is_told_with_its_line(remedy, text, words, places) -> None:
+    values = {"device": "cuda", "every": "100", "optimizer": "AdamW"}
+    found = changed(remedy, text, words, values, **places)
+    assert not found.certain, found.text
+    assert found.text.startswith("# train.py:") and words in found.text and found.text.count("\n") >= 1
+
+
+def test_the_only_statement_of_a_block_leaves_a_pass(tmp_path) -> None:
+    text = "for x in d:\n    if x:\n        torch.cuda.empty_cache()\n"
+    found = changed("empty-cache", text, "empty_cache", {})
+    assert applied(found, text, tmp_path) == b"for x in d:\n    if x:\n        pass\n"
+
+
+def test_an_interval_that_is_there_is_made_longer() -> None:
+    head = "EVERY = 1\nfor step, x in enumerate(d):\n    if step % EVERY == 0:\n"
+    text = head + "        score = evaluate(m)\n        print(score)\n"
+    found = changed("rare-validation", text, "score = evaluate", {"every": "100"})
+    assert found.certain and "+EVERY = 100\n" in found.text and found.text.count("\n+") == 2
+
+
+def test_micro_batches_change_both_numbers() -> None:
+    text = text_of("""
+        p.add_argument("--bs", type=int, default=2)
+        p.add_argument("--accum-steps", type=int, default=16)
+        args = p.parse_args()
+        loader = DataLoader(data, batch_size=args.bs)
+        for i, x in enumerate(loader):
+            (model(x) / args.accum_steps).backward()
+            if (i + 1) % args.accum_steps == 0:
+                optimizer.step()
+        """)
+    values = {"batch_size": "8", "accumulation": "4", "accumulation_now": "16"}
+    found = changed("micro-batch", text, "DataLoader(", values)
+    assert found.certain and '--bs", type=int, default=8' in found.text and "default=4" in found.text
+    other = changed(
+        "micro-batch", text.replace("accum_steps", "every").replace("accum-steps", "every"), "DataLoader(", values
+    )
+    assert not other.certain and "16" in other.text
+
+
+def test_a_framework_takes_settings_by_its_own_names() -> None:
+    text = "args = TrainingArguments(\n    output_dir='out',\n    per_device_train_batch_size=4,\n)\ntrainer.train()\n"
+    how = dict(framework="Trainer")
+    workers = changed("workers", text, "trainer.train", WORKERS | {"pin_memory": "True"}, **how)
+    assert workers.certain and "+    dataloader_num_workers=2, dataloader_persistent_workers=True" in workers.text
+    assert "per_device_train_batch_size=64" in changed("batch", text, "trainer.train", {"batch_size": "64"}, **how).text
+    assert "bf16=True" in changed("bf16", text, "trainer.train", {"bf16": "True", "device": "cuda"}, **how).text
+    assert 'optim="adamw_torch_fused"' in changed("fused", text, "trainer.train", {"optimizer": "AdamW"}, **how).text
+    without = changed("workers", "trainer.train()\n", "trainer.train", WORKERS, **how)
+    assert not without.certain and "TrainingArguments" in without.text
+
+
+def test_their_file_is_never_written(tmp_path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text("loader = DataLoader(data)\n")
+    file.chmod(0o444)
+    where = made.Place(str(file), 1, "loader = DataLoader(data)")
+    found = change(remedies()["workers"], where, WORKERS, made.own(None, made.settings()), Sources())
+    assert found.certain and found.file == str(file) and file.read_text() == "loader = DataLoader(data)\n"
