@@ -306,26 +306,26 @@ LOOP = text_of("""
     """)
 PLACES = dict(model_place="out = model", backward_place="loss.backward", step_place="optimizer.step")
 MADE = {
-    "fused": ("AdamW(", {"optimizer": "AdamW"}, ["        lr=1e-3,  # small\n    fused=True,\n"]),
-    "tf32": ("out = model", {}, ['from torch import nn\n\ntorch.set_float32_matmul_precision("high")\n']),
-    "compile": ("out = model", {}, [".to(device)\nmodel.compile()\n"]),
-    "channels-last": ("out = model", {}, [".to(device)\nmodel.to(memory_format=torch.channels_last)\n"]),
+    "fused": ("AdamW(", {"optimizer": "AdamW"}, "    lr=1e-3,  # small\n    fused=True,\n"),
+    "tf32": ("out = model", {}, 'from torch import nn\n\ntorch.set_float32_matmul_precision("high")\n'),
+    "compile": ("out = model", {}, ".to(device)\nmodel.compile()\n"),
+    "channels-last": ("out = model", {}, ".to(device)\nmodel.to(memory_format=torch.channels_last)\n"),
     "bf16": (
         "out = model",
         {"device": "cuda"},
-        [
+        (
             '    with torch.autocast("cuda", dtype=torch.bfloat16):\n        out = model(x)\n'
             "        loss = criterion(out, y)\n    optimizer.zero_grad()\n"
-        ],
+        ),
     ),
     "rare-validation": (
         "score = evaluate",
         {"every": "100"},
-        ["    if step % 100 == 0:\n        score = evaluate(model)\n        history.append(score)\n    torch"],
+        "    if step % 100 == 0:\n        score = evaluate(model)\n        history.append(score)\n    torch",
     ),
-    "empty-cache": ("empty_cache", {}, ["history.append(score)\nprint(total)"]),
-    "rare-loss": ("total += loss", {"every": "100"}, ["    total += loss.detach()\n"]),
-    "rare-saving": ("print(step", {"every": "100"}, ["    if step % 100 == 0:\n        print(step, loss.item())\n"]),
+    "empty-cache": ("empty_cache", {}, "history.append(score)\nprint(total)"),
+    "rare-loss": ("total += loss", {"every": "100"}, "    total += loss.detach()\n"),
+    "rare-saving": ("print(step", {"every": "100"}, "    if step % 100 == 0:\n        print(step, loss.item())\n"),
 }
 
 
@@ -338,11 +338,7 @@ def test_a_line_is_put_where_it_belongs(remedy, words, values, says, ends) -> No
     after = by_hand(found, text.encode()).decode()
     ast.parse(after)
     if ends == "\n":
-        wanted = (
-            says[0]
-            .replace("        lr=1e-3", "    lr=1e-3")
-            .replace("history.append(score)\nprint", "history.append(score)\nprint")
-        )
+        assert says in after, after
     else:
         assert after.count("\n") == after.count("\r\n")
 
