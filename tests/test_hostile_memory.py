@@ -11,10 +11,12 @@ import torch
 from simulated_memory import GIB, Allocator
 
 from gpuworkshop import cli
-from gpuworkshop.instruments import arms, memory, memory_child
+from gpuworkshop.instruments import arms, memory, memory_child, precision, torch_settings
 from gpuworkshop.instruments.memory_ceiling import Limits, Search, probe_in
 from gpuworkshop.instruments.memory_faults import fault_of
 from gpuworkshop.instruments.memory_room import HostRoom, room_for
+from gpuworkshop.instruments.precision_measured import _number
+from gpuworkshop.instruments.precision_result import arms_of
 from gpuworkshop.timing import Plan
 from gpuworkshop.workloads.config import Job, TrainConfig
 
@@ -219,3 +221,89 @@ def test_a_model_without_weights_has_a_life() -> None:
     seen = memory.measure(torch.nn.ReLU(), torch.optim.SGD([batch]), lambda: (2 * batch).relu().sum(), device="cpu")
     assert seen.parameters == 0 and seen.last.weights == 0
     assert "times the weights" not in str(memory.report(seen))
+
+
+# ---------------------------------------------------------------- precision
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [([], "no arm is asked for"), ("fp32", r'give a list of ids, such as \["fp32"\]'), ([None], "no arm None")],
+)
+def test_arms_that_are_none_are_named_at_every_door(asked, words) -> None:
+    model = torch.nn.Linear(2, 1)
+    loss = lambda own, batch: own(batch).sum()  # noqa: E731
+    for door in (
+        lambda: precision.measure(model, loss, [torch.ones(3, 2)], arms=asked, device="cpu"),
+        lambda: precision.run(arms=asked),
+    ):
+        with pytest.raises(ValueError, match=words):
+            door()
+    with pytest.raises(ValueError, match="no arm is asked for"):
+        precision.measure_steps({}, [torch.ones(1)], device="cpu")
+
+
+def test_an_arm_that_is_asked_for_twice_is_one() -> None:
+    assert [one.id for one in arms_of(["bf16", "fp32", "bf16"])] == ["bf16", "fp32"]
+
+
+@pytest.mark.parametrize(
+    ("loss", "kind", "words"),
+    [
+        (lambda model, batch: None, TypeError, "something of type NoneType"),
+        (lambda model, batch: model(batch).detach().sum(), ValueError, "no trained weight led to"),
+        (lambda model, batch: model(batch), ValueError, "3 numbers"),
+    ],
+)
+def test_what_is_no_loss_is_named_by_precision_too(loss, kind, words) -> None:
+    with pytest.raises(kind, match=words):
+        precision.measure(torch.nn.Linear(2, 1), loss, [torch.ones(3, 2)], device="cpu", plan=QUICK)
+
+
+def test_a_complex_loss_of_a_step_is_no_number_and_no_crash() -> None:
+    assert _number(torch.ones((), dtype=torch.complex64)) is None and _number(torch.ones(())) == 1.0
+
+
+SETTINGS = {
+    "tf32 of all": lambda: setattr(torch.backends, "fp32_precision", "tf32"),
+    "bf16 of the CPU": lambda: setattr(torch.backends.mkldnn, "fp32_precision", "bf16"),
+    "tf32, the older way": lambda: torch.set_float32_matmul_precision("medium"),
+    "no gradients": lambda: torch.set_grad_enabled(False),
+    "a default type": lambda: torch.set_default_dtype(torch.float64),
+    "threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
+    "deterministic": lambda: torch.use_deterministic_algorithms(True, warn_only=True),
+    "benchmark": lambda: setattr(torch.backends.cudnn, "benchmark", True),
+    "autocast": lambda: torch.set_autocast_enabled("cpu", True),
+    "a type of autocast": lambda: torch.set_autocast_dtype("cpu", torch.float16),
+}
+
+
+def settings() -> list:
+    backends = torch.backends
+    places = (backends, backends.cuda.matmul, backends.cudnn, backends.cudnn.conv, backends.cudnn.rnn, backends.mkldnn)
+    return [
+        *(place.fp32_precision for place in (*places, backends.mkldnn.matmul)),
+        torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32, torch.is_grad_enabled(),
+        torch.get_default_dtype(), torch.get_num_threads(), torch.get_deterministic_debug_mode(),
+        torch.backends.cudnn.benchmark, torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", SETTINGS.values(), ids=SETTINGS)
+def test_settings_that_a_measured_model_changes_are_put_back(change) -> None:
+    before = settings()
+    with pytest.raises(ZeroDivisionError), torch_settings.kept():
+        change()
+        _ = 1 / 0
+    assert settings() == before
+
+
+def test_precision_puts_them_back() -> None:
+    def loss(model, batch):
+        for change in (SETTINGS["tf32 of all"], SETTINGS["deterministic"], SETTINGS["benchmark"]):
+            change()
+        return model(batch).sum()
+
+    before = settings()
+    precision.measure(torch.nn.Linear(2, 1), loss, [torch.ones(3, 2)], arms=["fp32"], device="cpu", plan=QUICK)
+    assert settings() == before

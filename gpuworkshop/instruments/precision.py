@@ -24,6 +24,7 @@ from gpuworkshop.instruments.precision_result import (
     PrecisionResult,
     Support,
     arm,
+    arms_of,
 )
 from gpuworkshop.timing import Plan
 from gpuworkshop.workloads.config import Job, TrainConfig
@@ -59,11 +60,11 @@ def measure(
     import torch
 
     from gpuworkshop.instruments import precision_arms
+    from gpuworkshop.instruments.arms import a_model
     from gpuworkshop.instruments.precision_measured import measured
 
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"model is something of type {type(model).__name__}: hand over a torch.nn.Module")
-    asked = [arm(one) for one in arms] if arms is not None else _usual(checkpointed is not None)
+    a_model(model)
+    asked = arms_of(arms) if arms is not None else _usual(checkpointed is not None)
     updates = optimizer or torch.optim.AdamW
     make = lambda one, where: precision_arms.of_model(one, model, loss, where, updates, checkpointed)  # noqa: E731
     return measured(asked, make, batches, device, workload, unit, plan, tell)
@@ -88,10 +89,11 @@ def measure_steps(
     from gpuworkshop.instruments.precision_arms import Running
     from gpuworkshop.instruments.precision_measured import measured
 
+    asked = arms_of(steps)
     for step in steps.values():
         callable_step(step)
     make = lambda one, where: Running(one, steps[one.id], lambda: None)  # noqa: E731
-    return measured([arm(id) for id in steps], make, batches, device, workload, unit, plan, tell)
+    return measured(asked, make, batches, device, workload, unit, plan, tell)
 
 
 def _usual(checkpointing: bool) -> list[Arm]:
@@ -124,7 +126,7 @@ def run(
     unknown arm and for settings that the arms bring.
     """
     only_its_own(config or TrainConfig())
-    ids = tuple(arm(one).id for one in arms) if arms is not None else None
+    ids = tuple(one.id for one in arms_of(arms)) if arms is not None else None
     more = dict(arms=ids, learn=learn, launcher=launcher, progress=progress)
     return ask(f"{__name__}:in_child", Request, config, job, type=PrecisionResult, **more)
 
@@ -152,7 +154,7 @@ def in_child(request: Any, tell: Tell) -> PrecisionResult:
     ids = asked.arms or default_arms(support(device))
     timing = tell.part(0.05, 0.5 if asked.learn else 1.0)
     door = (device, asked.job.title, asked.job.sizes.unit, None, timing)
-    result = measured([arm(one) for one in ids], make, batches, *door)
+    result = measured(arms_of(ids), make, batches, *door)
     result = msgspec.structs.replace(result, config=config, planted=asked.job.planted)
     return _with_learning(result, config, asked.job, tell.part(0.5, 1.0)) if asked.learn else result
 

@@ -83,6 +83,7 @@ def of_model(
     mine = copy.deepcopy(model).to(device)
     if arm.checkpointing:
         mine = checkpointed(mine) or mine
+        arms.a_model(mine)
     used, updates = torch.compile(mine) if arm.compiled else mine, optimizer(mine.parameters())
     step = step_with(lambda batch: loss(used, batch), updates, device, arm)
     return Running(arm, step, lambda: updates.zero_grad(set_to_none=True))

@@ -12,7 +12,7 @@ import msgspec
 import torch
 
 from gpuworkshop.child import Tell
-from gpuworkshop.instruments import arms, flops, precision_memory
+from gpuworkshop.instruments import arms, flops, precision_memory, torch_settings
 from gpuworkshop.instruments.loader_faults import no_loader
 from gpuworkshop.instruments.memory_faults import forget, is_memory
 from gpuworkshop.instruments.precision_arms import NoSuchArm, Running
@@ -21,7 +21,6 @@ from gpuworkshop.instruments.precision_support import support
 from gpuworkshop.machine.conditions import conditions
 from gpuworkshop.machine.gpus import default_device
 from gpuworkshop.timing import Plan, Rounds, clock_for, in_turn, plan_for
-from gpuworkshop.workloads import tf32
 
 PRODUCT_SECONDS = 1.0
 PRODUCT_PAIRS = [pair for pair in PAIRS if set(pair) <= {"fp32", "tf32", "bf16", "fp16"}]
@@ -44,7 +43,7 @@ def measured(
     began, tell, device = time.monotonic(), tell or Tell(), str(device or default_device())
     resident = [arms.moved(batch, device) for batch in few(batches)]
     here, can = conditions(device), support(device)
-    with tf32.kept():
+    with torch_settings.kept():
         ready, seen = _prepared(asked, make, resident[0], device, can, tell.part(0.0, 0.3))
         if not ready:
             raise ValueError("nothing can be measured: " + "; ".join(f"{id}: {one.note}" for id, one in seen.items()))
@@ -150,7 +149,7 @@ def _looked_at(one: Arm, make: Make, batch: Any, device: str) -> tuple[Running, 
 def _number(loss: Any) -> float | None:
     """A loss as a number; None for whatever a step returns that is none."""
     if isinstance(loss, torch.Tensor):
-        return float(loss.detach()) if loss.numel() == 1 else None
+        return float(loss.detach()) if loss.numel() == 1 and not loss.is_complex() else None
     return float(loss) if isinstance(loss, int | float) else None
 
 

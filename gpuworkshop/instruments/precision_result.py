@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -58,6 +59,16 @@ def arm(id: str) -> Arm:
     found = next((one for one in ARMS if one.id == id), None)
     if found is None:
         raise ValueError(f"no arm {id!r}: there are {', '.join(one.id for one in ARMS)}")
+    return found
+
+
+def arms_of(ids: Iterable[str]) -> list[Arm]:
+    """The arms with these ids, each once. ValueError for none, for a text, and for an id that there is none of."""
+    if isinstance(ids, str):
+        raise ValueError(f'arms is one text: give a list of ids, such as ["{ids}"]')
+    found = [arm(id) for id in dict.fromkeys(ids)]
+    if not found:
+        raise ValueError(f"no arm is asked for: there are {', '.join(one.id for one in ARMS)}")
     return found
 
 

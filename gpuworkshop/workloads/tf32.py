@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import torch
 
@@ -16,6 +17,9 @@ CARD = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cu
 """What multiplies float32 on a card. By default PyTorch allows TF32 in cuDNN and not in cuBLAS."""
 
 CPU = (torch.backends.mkldnn.matmul,)
+
+FAMILIES = (torch.backends, torch.backends.cudnn, torch.backends.mkldnn)
+"""What stands for those that have no value of their own. The kit sets none of them; a measured model may."""
 
 
 def allow(allowed: bool) -> None:
@@ -29,14 +33,22 @@ def allow(allowed: bool) -> None:
 @contextmanager
 def kept() -> Iterator[None]:
     """Put the switches back when the block is left, however it is left."""
-    older = _older()
+    older, families = _older(), [_family(one) for one in FAMILIES]
     newer = [backend.fp32_precision for backend in (*CARD, *CPU)]
     try:
         yield
     finally:
         _set_older(*older)
+        for family, mode in zip(FAMILIES, families, strict=True):
+            if _family(family) != mode:
+                family.fp32_precision = mode
         for backend, mode in zip((*CARD, *CPU), newer, strict=True):
             backend.fp32_precision = mode
+
+
+def _family(backends: Any) -> str | None:
+    """What a family of backends says; None where this PyTorch has no such word."""
+    return getattr(backends, "fp32_precision", None)
 
 
 def _older() -> tuple[str, bool]:
