@@ -154,7 +154,7 @@ def test_layers_and_time_are_no_loop_over_samples() -> None:
         model(batch)
         """)
     sources = Sources({made.FILE: text.encode()})
-    for words, kind in (("block(x)", "forward"), ("self.cell", "forward"), ("self.head", "batch loop")):
+    for words, kind in (("block(x)", "forward"), ("self.cell", "forward"), ("self.head", "one call")):
         result = run(made.hot(0.5, made.place(text, words), made.place(text, "model(batch)")), settings=made.settings())
         assert [role.kind for role in roles(result, sources)] == [kind], words
 

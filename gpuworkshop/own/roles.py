@@ -214,7 +214,11 @@ def _kind_of_loop(frame: Frame, loop: ast.AST, settings: Settings) -> Kind:
     if "param" in over:
         return "weights loop"
     calls = {last_name(n) for n in ast.walk(loop) if isinstance(n, ast.Call)}
-    if _within(frame, loop, settings.model_place) or calls & _models(frame, settings):
+    if (
+        frame.function_name == "forward"
+        or _within(frame, loop, settings.model_place)
+        or calls & _models(frame, settings)
+    ):
         return "one call"
     return "read loop" if calls & {"item", "float", "int", "tolist"} else "batch loop"
 
