@@ -18,6 +18,7 @@ from gpuworkshop import state
 from gpuworkshop.child import ChildFailed, Tell
 from gpuworkshop.own import ending
 from gpuworkshop.own.command import Understood, understand
+from gpuworkshop.own.driver import Driver
 from gpuworkshop.own.read import Run, read
 from gpuworkshop.own.records import Records
 from gpuworkshop.own.result import OwnResult
@@ -57,20 +58,22 @@ def run(
     _request(folder, began, budget_seconds, only)
     what = understand(command, str(folder), str(folder / "hooks"), os.environ)
     process, guard = _start(what, folder, cwd)
-    records, timed_out = Records(folder), False
+    records, driver, timed_out = Records(folder), Driver(what.env), False
     try:
-        timed_out = _follow(process, records, tell, budget_seconds, began)
+        timed_out = _follow(process, records, driver, tell, budget_seconds, began)
     except BaseException:
         ending.end(process.pid, str(folder), asked=signal.SIGINT)
         raise
     finally:
+        driver.end()
         ending.end(process.pid, str(folder))
         _wait(process)
         guard.communicate(b".")
     records.more()
     tell.progress(1.0)
     status = None if timed_out else process.returncode
-    return read(Run(tuple(command), what, folder, status, timed_out, time.time() - began, budget_seconds), records)
+    over = Run(tuple(command), what, folder, status, timed_out, time.time() - began, budget_seconds, driver.watched)
+    return read(over, records)
 
 
 def _folder() -> Path:
@@ -105,11 +108,14 @@ def _start(what: Understood, folder: Path, cwd: str | Path | None) -> tuple[subp
     return process, guard
 
 
-def _follow(process: subprocess.Popen, records: Records, tell: Tell, budget: float | None, began: float) -> bool:
+def _follow(
+    process: subprocess.Popen, records: Records, driver: Driver, tell: Tell, budget: float | None, began: float
+) -> bool:
     """Until the command has ended, or everything was measured; True where it was given up."""
     while process.poll() is None:
         time.sleep(LOOK)
         records.more()
+        driver.follow(records)
         tell.progress(records.share, records.doing)
         now = time.time()
         if records.ended_at:

@@ -10,7 +10,7 @@ import msgspec
 from gpuworkshop.instruments import trace
 from gpuworkshop.instruments.starve_result import CEILING, REAL, StarveResult, tells_same_story, which_limit
 from gpuworkshop.instruments.trace_sums import TraceSums, sums
-from gpuworkshop.loop.look_result import traced
+from gpuworkshop.loop.look_result import Watched, traced
 from gpuworkshop.machine import allocation, conditions
 from gpuworkshop.machine.conditions import Conditions
 from gpuworkshop.own import flops_read
@@ -35,6 +35,7 @@ class Run(msgspec.Struct, frozen=True):
     timed_out: bool
     seconds: float
     budget: float | None
+    watched: Watched | None = None
 
 
 def read(run: Run, records: Records) -> OwnResult:
@@ -60,7 +61,7 @@ def read(run: Run, records: Records) -> OwnResult:
         step_seconds=_step_seconds(baseline),
         traced=traced(profile) if profile else None,
         achieved=flops_read.achieved_by(main, rate) if main else None,
-        watched=None,
+        watched=run.watched,
         memory=_memory_share(memory),
         memory_bytes=memory.get("reserved"),
         not_seen=(),
@@ -69,6 +70,7 @@ def read(run: Run, records: Records) -> OwnResult:
         conditions=here,
         origin=here.origin if here else Origin("measured here", conditions.host()),
         communication=_communication(profile, settings),
+        beside=float(main.one("beside").get("share", 0.0)) if main else 0.0,
         hot=_hot(main),
         world_rates=_world_rates(records) if settings and settings.world > 1 else (),
     )

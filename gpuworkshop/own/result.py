@@ -170,7 +170,20 @@ class OwnResult(msgspec.Struct, frozen=True):
     """Share of the time in all-reduce with nothing beside it; None with one process."""
     world_rates: tuple[Rate, ...] = ()
     """Of each rank, where there are several."""
+    beside: float = 0.0
+    """Share of the baseline's time in which no step was made: a new epoch, a validation, a file that was written.
+    ``rate`` is of the steps alone. Where such things are done in most steps they are part of a step, and this is 0."""
     planted: str = ""
     hot: tuple[Hot, ...] = ()
     """Where the training thread is, the most frequent first, by looks every few ms from another thread, in steps of
     their own beside the baseline; shares add up to at most 1. Empty: not looked at."""
+
+    @property
+    def whole_rate(self) -> Rate | None:
+        """The rate with everything that the script does between its steps: what it gets done in a second."""
+        if self.rate is None:
+            return None
+        part = 1 - self.beside
+        return msgspec.structs.replace(
+            self.rate, value=part * self.rate.value, low=part * self.rate.low, high=part * self.rate.high
+        )

@@ -68,7 +68,6 @@ class Feed:
             self.startup = perf_counter() - self._began
         self.of_epoch += 1
         self.batches += 1
-        self.since_step += 1
         session.fetched(self, batch, start, end)
         return batch
 

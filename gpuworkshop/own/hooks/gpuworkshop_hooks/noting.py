@@ -116,7 +116,8 @@ class Notes:
         def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
             if self._is_the_model(module):  # given back first: a compiler must see the class as it is
                 patches.take_off(self.torch.nn.Module, "__call__")
-                self.model, self.model_place = module, places.here(sys._getframe(1))
+                self.session.model = self.model = module
+                self.model_place = places.here(sys._getframe(1))
             return original(module, *args, **kwargs)
 
         return __call__

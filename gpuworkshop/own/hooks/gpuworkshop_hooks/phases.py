@@ -35,15 +35,17 @@ class Looking:
         self.session, self.notes = session, notes
         self.counts: dict[int, list[Any]] = {}
         self.rounds = self.backwards = 0
-        self._waits_from = self._backwards_from = 0
+        self._waits_from, self._interrupted, self._interruptions = 0, False, 0
 
     def fetched(self, samples: int, start: Any, end: Any) -> None:
         """Nothing is timed yet."""
 
     def interrupted(self, mark: Any) -> None:
-        """Nothing is timed yet."""
+        """Something else than a step is done; where that is so in most rounds, it is part of a step."""
+        self._interrupted = True
 
     def went_back(self) -> None:
+        """A backward pass ended."""
         self.backwards += 1
         if self.backwards >= BACKWARDS and not self.counts:
             records.note("no optimizer")
@@ -75,13 +77,14 @@ class Looking:
 
     def _round(self, count: int) -> None:
         self.session.steps = count
+        self._interruptions += self._interrupted
+        self._interrupted = False
         records.alive(n=count)
         for feed in self.session.feeds:
             feed.rounds += feed.since_step > 0
             feed.since_step = 0
         if count == 2:
             self.notes.watch_waits()
-            self._backwards_from = self.notes.backwards
             self._waits_from = count
         if count >= LOOK_STEPS or (count > 3 and self.session.late(0.15) and facts.world(self.session.torch)[1] == 1):
             self._settle(count)
@@ -92,6 +95,7 @@ class Looking:
         for feed in session.feeds:
             feed.feeding = feed.rounds >= count / 2
             feed.short = feed.epochs >= count / 2
+        session.always = self._interruptions > count / 2
         waits = notes.waits_seen(count - self._waits_from)
         notes.end()
         optimizers = [entry[0] for entry in self.counts.values() if entry[0] != BY_HAND]
@@ -125,7 +129,7 @@ class Looking:
             "ddp": facts.parallel(notes.model),
             "rank": rank,
             "world": world,
-            "accumulation": notes.backwards / max(1, stepped),
+            "accumulation": 1.0 if session.by_backward else notes.backwards / max(1, stepped),
             "loaders": [feed.facts() for feed in session.feeding()],
             "optimizers": [facts.optimizer(one, session.place_of(one), self.counts[id(one)][1]) for one in optimizers],
             "waits": waits,
@@ -147,7 +151,7 @@ class Timed:
         self.blocks: dict[str, list[dict]] = {}
         self.count = 0
         self.arm = ""
-        self._wait = 0
+        self._wait = self.interruptions = 0
         self._lead = 1 if session.clock.queues else 0
 
     def start(self) -> Timed:
@@ -173,6 +177,7 @@ class Timed:
 
     def interrupted(self, mark: Any) -> None:
         """What follows until the end of the next step is no step."""
+        self.interruptions += self.block.running
         self.block.cut(mark)
         self._wait = max(self._wait, 1)
 
@@ -243,6 +248,7 @@ class Baseline(Timed):
         self.planner, self.wanted, self.seconds = planner, steps, seconds
         self._done_steps = self._done_seconds = 0
         self.session.keeping = True
+        self._began, self._from = time.monotonic(), self.session.steps
 
     def keep(self, block: dict) -> bool:
         self._done_steps += block["steps"]
@@ -255,7 +261,14 @@ class Baseline(Timed):
 
     def after(self) -> Any:
         self.session.keeping = False
+        records.write("beside", share=self._beside(), interruptions=self.interruptions)
         return self.planner.after_baseline()
+
+    def _beside(self) -> float:
+        """Share of the time in which something else was done than steps; 0 where nothing was."""
+        whole, steps = time.monotonic() - self._began, self.session.steps - self._from
+        each = self._done_seconds / max(1, self._done_steps)
+        return max(0.0, 1.0 - steps * each / whole) if self.interruptions and whole > 0 else 0.0
 
 
 class Pairs(Timed):

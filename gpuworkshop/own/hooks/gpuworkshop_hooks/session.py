@@ -44,7 +44,9 @@ class Session:
         self.visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         self._began = self._deadline = 0.0
         self.trained: set[int] = set()
+        self.model: Any = None
         self.by_backward = False
+        self.always = False
         self.forked = self.off = False
 
     # Loaders
@@ -59,7 +61,9 @@ class Session:
 
     def fetched(self, feed: Feed, batch: Any, start: Any, end: Any) -> None:
         """A loader gave a batch between two marks."""
-        if not feed.feeding and self.marker is not None:
+        if self.marker is None:
+            feed.since_step += self._trains()
+        elif not feed.feeding:
             self.interrupted(feed, start)
             return
         samples = size(batch)
@@ -68,9 +72,13 @@ class Session:
         if self.keeping and not feed.replaying:
             feed.keep(batch)
 
+    def _trains(self) -> bool:
+        """Whether a batch that comes now is one to train on: a validation has no gradients, or its model is in eval."""
+        return self.torch.is_grad_enabled() and getattr(self.model, "training", True)
+
     def interrupted(self, feed: Feed | None, mark: Any) -> None:
         """Something else than a step begins: an epoch, a validation, a file that is written."""
-        if feed is None or not feed.short or not feed.feeding:
+        if not self.always and (feed is None or not feed.short or not feed.feeding):
             self.phase.interrupted(mark)
         records.alive(n=self.steps)
 
