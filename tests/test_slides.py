@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 import json
 import re
 import tomllib
@@ -9,8 +11,10 @@ from pathlib import Path
 
 import pytest
 import slides_room
+from rich.console import Console
 from slides_room import SLIDES
 
+from gpuworkshop.cli import app
 from gpuworkshop.course import material, replay
 from gpuworkshop.timing import Comparison, Rate
 
@@ -153,6 +157,19 @@ def test_every_slide_has_notes_and_every_question_its_answer() -> None:
             assert slide.count("::: notes") == 1, f"{file.name}: {title} has no notes"
             told = set(re.findall(r"\{\{ answer: (.*?) \}\}", slide))
             assert set(re.findall(r"\{\{ question: (.*?) \}\}", slide)) == told, f"{file.name}: {title}"
+
+
+def test_every_command_that_is_shown_exists_with_its_options() -> None:
+    texts = [file.read_text() for file in (*CHAPTERS, SLIDES / "card.md", instructor.FILE)]
+    shown = set(re.findall(r"gpuworkshop ([a-z].*?)(?=`|$| \| | &&| +#)", "\n".join(texts), re.MULTILINE))
+    assert len(shown) > 20
+    for line in shown:
+        words = line.split(" -- ")[0].split()
+        verbs = list(itertools.takewhile(str.isalpha, words))[: 2 if words[0] in ("job", "site") else 1]
+        told = io.StringIO()
+        app.help_print(verbs, console=Console(file=told, width=200))
+        for option in (word for word in words if word.startswith("--")):
+            assert re.search(rf"{option}\b", told.getvalue()), f"gpuworkshop {line}: no {option}"
 
 
 def test_every_chapter_has_a_question_to_the_room_and_names_its_exercises() -> None:

@@ -163,7 +163,7 @@ def the_targets() -> Piece:
     )
 
 
-WORKSHOP = Origin("claimed by", "the AICR Training Workshop 2")
+WORKSHOP = short(Origin("claimed by", targets().source))
 SITE_TABLES: dict[str, Callable[[Site, str], Piece]] = {"partitions": partitions, "cards": cards, "habit": habit}
 """What the site file says, as a whole."""
 RULES: dict[str, Callable[[], Piece]] = {"guide": the_guide, "checklist": the_checklist, "targets": the_targets}

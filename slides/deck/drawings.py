@@ -78,20 +78,20 @@ def loop() -> Figure:
         ("did it move?", "wait"),
         ("write it down", "other"),
     )
-    drawing, across, up = Drawing(), 250.0, 138.0
-    middle = (WIDTH / 2, 178.0)
+    drawing, across, up = Drawing(), 272.0, 168.0
+    middle = (WIDTH / 2, 202.0)
     at = [
         (middle[0] + across * sin(2 * pi * place / len(steps)), middle[1] - up * cos(2 * pi * place / len(steps)))
         for place in range(len(steps))
     ]
     for (x1, y1), (x2, y2) in zip(at, [*at[1:], at[0]], strict=True):
-        _arrow(drawing, x1 + 0.36 * (x2 - x1), y1 + 0.36 * (y2 - y1), x1 + 0.64 * (x2 - x1), y1 + 0.64 * (y2 - y1))
+        _between(drawing, x1, y1, x2, y2)
     for (x, y), (words, color) in zip(at, steps, strict=True):
-        _box(drawing, x - 84, y - 25, 168, 50, color)
-        drawing.text(x, y + 5, words, "middle", _WORDS + 1, bold=True)
+        _box(drawing, x - 92, y - 30, 184, 60, color)
+        drawing.text(x, y + 6, words, "middle", _WORDS + 3, bold=True)
     drawing.text(*middle, "until nothing pays", "middle", _WORDS, quiet=True)
     alt = "A ring: " + ", then ".join(words for words, _ in steps) + ", and again, until nothing pays."
-    return drawing.figure(350, None, alt, alt)
+    return drawing.figure(404, None, alt, alt)
 
 
 def ranks() -> Figure:
@@ -191,6 +191,13 @@ def _box(drawing: Drawing, x: float, y: float, wide: float, high: float, color: 
         "rect", x=x, y=y, width=wide, height=high, rx=4, fill=COLORS[color], fill_opacity=0.24,
         stroke=COLORS[color], stroke_width=2,
     )  # fmt: skip
+
+
+def _between(drawing: Drawing, x1: float, y1: float, x2: float, y2: float) -> None:
+    """An arrow in the free middle of the way from one box to another."""
+    start, end = (0.42, 0.58) if abs(y2 - y1) < abs(x2 - x1) else (0.3, 0.7)
+    dx, dy = x2 - x1, y2 - y1
+    _arrow(drawing, x1 + start * dx, y1 + start * dy, x1 + end * dx, y1 + end * dy)
 
 
 def _arrow(drawing: Drawing, x1: float, y1: float, x2: float, y2: float) -> None:

@@ -46,7 +46,7 @@ def _number(argument: str) -> Piece:
 def _site(argument: str) -> Piece:
     site = place()
     made = {
-        "request": lambda: " \\\n  ".join(textwrap.wrap(site.interactive(), 62)),
+        "request": lambda: " \\\n  ".join(textwrap.wrap(site.interactive(), 54)),
         "modules": lambda: "\n".join(site.module_lines()),
     }
     words = made[argument]() if argument in made else values.written(site, argument)
@@ -94,7 +94,7 @@ def _figure(argument: str) -> Piece:
     name, *which = argument.split()
     if name in pictures.DRAWN:
         try:
-            return pictures.piece(pictures.DRAWN[name](recording, *which), f"figures {name}")
+            return pictures.piece(pictures.DRAWN[name](recording, *which), f"drawn {name}")
         except (KeyError, TypeError) as problem:
             raise Wrong(str(problem.args[0])) from None
     result = recording(name)

@@ -169,3 +169,29 @@ def test_the_pdfs_are_tagged_and_the_card_is_one_page(deck: tuple[Page, list[str
     assert all(b"/Marked true" in text and b"/StructTreeRoot" in text for text in data.values())
     pictures = deck[0].evaluate("document.querySelectorAll('.slides svg').length")
     assert len(re.findall(rb"/Alt ", data[slides])) >= pictures > 20
+
+
+def test_a_printed_slide_looks_as_on_the_screen(browser: Browser, deck: tuple[Page, list[str]], build: Path) -> None:
+    where = """(all) => all.map((one) => {
+      const page = (one.closest(".pdf-page") || one.closest("section")).getBoundingClientRect();
+      const at = one.getBoundingClientRect();
+      return [at.left - page.left, at.top - page.top, at.width].map(Math.round);
+    })"""
+    page = browser.new_page(viewport={"width": 1024, "height": 768})
+    page.goto(f"{(build / 'slides.html').as_uri()}?print-pdf")
+    page.wait_for_selector(".pdf-page")
+    page.wait_for_function("document.fonts.status === 'loaded'")
+    printed_at = page.eval_on_selector_all(".pdf-page h2", where)
+    page.close()
+    count = deck[0].evaluate("Reveal.getTotalSlides()")
+    shown_at = []
+    for place in range(count):
+        deck[0].evaluate(f"Reveal.slide({place})")
+        shown_at += deck[0].eval_on_selector_all("section.present > h2", where)
+    assert len(shown_at) == len(printed_at) == count
+    near = [
+        abs(a - b) <= 12
+        for one, other in zip(shown_at, printed_at, strict=True)
+        for a, b in zip(one, other, strict=True)
+    ]
+    assert all(near), list(zip(shown_at, printed_at, strict=True))
