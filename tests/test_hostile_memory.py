@@ -11,6 +11,8 @@ import torch
 from simulated_memory import GIB, Allocator
 
 from gpuworkshop import cli
+from gpuworkshop.course import exercise
+from gpuworkshop.course.checks import chapter05
 from gpuworkshop.instruments import arms, memory, memory_child, precision, torch_settings
 from gpuworkshop.instruments.memory_ceiling import Limits, Search, probe_in
 from gpuworkshop.instruments.memory_faults import fault_of
@@ -306,4 +308,50 @@ def test_precision_puts_them_back() -> None:
 
     before = settings()
     precision.measure(torch.nn.Linear(2, 1), loss, [torch.ones(3, 2)], arms=["fp32"], device="cpu", plan=QUICK)
+    assert settings() == before
+
+
+# ---------------------------------------------------------------- the checks of chapter 5
+
+
+class Evil:
+    """Cannot be compared, nor written."""
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("no comparison")
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no words")
+
+    __hash__ = object.__hash__
+
+
+ODD = [np.zeros(2), np.array([64]), torch.ones(2, 2), None, 64.0, "64", math.nan, b"feed", 8j, Evil(), [64], True]
+"""Answers that are no batch size and no word."""
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: type(odd).__name__)
+def test_what_is_no_batch_size_is_told_so(odd) -> None:
+    for job in chapter05.BATCHES:
+        assert chapter05.sizes(chapter05.BATCHES | {job: odd}).mistake == "no-batch"
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, torch.tensor, np.array])
+def test_a_whole_number_of_any_library_is_a_batch_size(kind) -> None:
+    assert chapter05.sizes(chapter05.BATCHES | {"pictures": kind(64)}).mistake == ""
+    assert chapter05.sizes(chapter05.BATCHES | {"pictures": kind(32)}).mistake == "below-the-knee"
+
+
+def test_a_number_of_too_many_digits_is_judged_like_any() -> None:
+    shown = exercise.open("05_memory_precision", "sizes").check(chapter05.BATCHES | {"scans": 10**5000})
+    assert shown.mistake == "does-not-fit" and len(str(shown)) < 1000
+
+
+def test_a_step_that_changes_pytorch_leaves_it_as_it_was() -> None:
+    def step(model, loss, batch, targets, optimizer):
+        for change in SETTINGS.values():
+            change()
+
+    before = settings()
+    assert chapter05.autocast(step).mistake == "no-forward"
     assert settings() == before

@@ -4,9 +4,12 @@ import math
 from types import SimpleNamespace
 
 import pytest
+from test_hostile_memory import ODD
 
 from gpuworkshop import child, cli
 from gpuworkshop.child import ChildFailed
+from gpuworkshop.course import exercise
+from gpuworkshop.course.checks import chapter02, chapter06
 from gpuworkshop.instruments import scaling
 from gpuworkshop.instruments.scaling_result import efficiency_by_hand
 
@@ -68,3 +71,20 @@ def test_a_wait_of_another_kind_is_bad_input_before_anything_starts(wait) -> Non
 def test_an_efficiency_of_nothing_is_one_line(numbers) -> None:
     with pytest.raises(ValueError, match="ranks, batches and rates are above 0"):
         efficiency_by_hand(*numbers)
+
+
+# ---------------------------------------------------------------- the checks of several chapters
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: type(odd).__name__)
+def test_a_word_of_any_type_is_none_of_the_list(odd) -> None:
+    assert chapter06.decide(chapter06.JOBS | {"galaxies": odd}).mistake == "unknown-word"
+    right = {name: (job.place, job.fix) for name, job in chapter02.JOBS.items()}
+    name = next(iter(right))
+    assert chapter02.quadrants(right | {name: (odd, odd)}).mistake == "unknown-word"
+    assert chapter02.quadrants(right | {name: (odd, ...)}).mistake == "stub"
+
+
+def test_a_number_that_nobody_can_write_is_still_none_of_the_list() -> None:
+    shown = exercise.open("06_ddp", "decide").check(chapter06.JOBS | {"galaxies": 10**5000})
+    assert shown.mistake == "unknown-word" and len(str(shown)) < 1000

@@ -5,7 +5,7 @@ A check gives a `Found`; the words for it stand with the exercise in exercises/*
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -37,6 +37,28 @@ def told(error: BaseException) -> str:
         words = ""
     short = words if len(words) <= LONGEST else f"{words[:LONGEST]} ..."
     return f"{type(error).__name__}: {short}" if short else type(error).__name__
+
+
+def written(answer: Any) -> str:
+    """An answer as Python writes it, whatever it is; its type where it cannot be written."""
+    try:
+        return repr(answer)
+    except Exception:  # a number of too many digits, a repr that fails
+        return f"something of type {type(answer).__name__}"
+
+
+def not_whole(answer: Any, expected: Mapping[str, Any], what: str) -> Found | None:
+    """What keeps a table of answers from being judged: no dictionary, a stub, a ``what`` that is missing."""
+    if not isinstance(answer, dict):
+        return wrong("no-dict", kind=type(answer).__name__)
+    if any(value is ... or _holds_a_stub(value) for value in answer.values()):
+        return STUB
+    missing = [name for name in expected if name not in answer]
+    return wrong(f"{what}-missing", **{what: missing[0]}) if missing else None
+
+
+def _holds_a_stub(value: Any) -> bool:
+    return isinstance(value, tuple | list) and any(part is ... for part in value)
 
 
 def does_nothing(function: Callable) -> bool:

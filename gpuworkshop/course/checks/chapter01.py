@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuworkshop.course import madeup, place
 from gpuworkshop.course.ask_cuda import with_value
-from gpuworkshop.course.checks import STUB, Found, right, wrong
+from gpuworkshop.course.checks import STUB, Found, right, written, wrong
 from gpuworkshop.course.script import FAULTS, Script, faulty
 
 UNSET = "unset"
@@ -44,7 +44,7 @@ def _wrong_cards(value: str, answer: Any) -> Found | None:
     given, truth = _letters(answer), madeup.letters(with_value(None if value == UNSET else value, {}))
     shown = _quoted(value)
     if given is None:
-        return wrong("no-letters", value=shown, answer=repr(answer))
+        return wrong("no-letters", value=shown, answer=written(answer))
     if given == truth:
         return None
     return wrong(TYPICAL[value].get(given, "other"), value=shown, given=_cards(given))
@@ -101,7 +101,7 @@ def _wrong_line(shown: Script, line: Any) -> Found | None:
     """Why a line that was named is no fault of the script; None if it is one."""
     places = shown.places(line) if isinstance(line, int | str) and line != "" else []
     if len(places) != 1:
-        return wrong("no-line" if not places else "several-lines", line=repr(line), places=_listed(places))
+        return wrong("no-line" if not places else "several-lines", line=written(line), places=_listed(places))
     if _fault(shown, line):
         return None
     text = shown.lines[places[0] - 1]

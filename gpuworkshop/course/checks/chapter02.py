@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from gpuworkshop.course.checks import STUB, Found, right, wrong
+from gpuworkshop.course.checks import STUB, Found, not_whole, right, written, wrong
 
 Readings = Sequence[tuple[int, float | None]]
 """What a poller kept: the number of the driver's window, and the utilization in it in percent, None for n/a."""
@@ -116,22 +116,18 @@ WRONG_FIX = {
 
 def quadrants(mine: Any) -> Found:
     """Judge a pair for each job: a place on the map and a fix, as ``{"pictures": ("top left", "feed"), ...}``."""
-    if not isinstance(mine, dict):
-        return wrong("no-dict", kind=type(mine).__name__)
-    if any(answer is ... or (isinstance(answer, tuple | list) and ... in answer) for answer in mine.values()):
-        return STUB
-    if missing := [job for job in JOBS if job not in mine]:
-        return wrong("job-missing", job=missing[0])
+    if found := not_whole(mine, JOBS, "job"):
+        return found
     steps = (_not_a_pair, _wrong_place, _wrong_fix)  # all places first: a fix follows from its place
     return next((found for step in steps for job in JOBS if (found := step(job, mine[job]))), right())
 
 
 def _not_a_pair(job: str, answer: Any) -> Found | None:
     if not isinstance(answer, tuple | list) or len(answer) != 2:
-        return wrong("no-pair", job=job, got=repr(answer))
+        return wrong("no-pair", job=job, got=written(answer))
     for word, known in zip(answer, (PLACES, FIXES), strict=True):
-        if word not in known:
-            return wrong("unknown-word", job=job, got=repr(word), known=", ".join(known))
+        if not isinstance(word, str) or word not in known:
+            return wrong("unknown-word", job=job, got=written(word), known=", ".join(known))
     return None
 
 

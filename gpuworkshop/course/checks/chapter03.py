@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpuworkshop.course.checks import STUB, Found, does_nothing, right, told, wrong
+from gpuworkshop.course.checks import STUB, Found, does_nothing, not_whole, right, told, written, wrong
 from gpuworkshop.timing import Comparison, Plan, clock_for, in_turn
 
 if TYPE_CHECKING:
@@ -42,25 +42,18 @@ TAKEN_FOR = {
 
 def tables(mine: Any) -> Found:
     """Judge a pair for each job: a bottleneck and a fix, as ``{"photos": ("loader", "feed"), ...}``."""
-    if not isinstance(mine, dict):
-        return wrong("no-dict", kind=type(mine).__name__)
-    if any(
-        answer is ... or (isinstance(answer, tuple | list) and any(part is ... for part in answer))
-        for answer in mine.values()
-    ):
-        return STUB
-    if missing := [job for job in JOBS if job not in mine]:
-        return wrong("job-missing", job=missing[0])
+    if found := not_whole(mine, JOBS, "job"):
+        return found
     steps = (_not_a_pair, _wrong_sign, _wrong_fix)  # all bottlenecks first: a fix follows from its bottleneck
     return next((found for step in steps for job in JOBS if (found := step(job, mine[job]))), right())
 
 
 def _not_a_pair(job: str, answer: Any) -> Found | None:
     if not isinstance(answer, tuple | list) or len(answer) != 2:
-        return wrong("no-pair", job=job, got=repr(answer))
+        return wrong("no-pair", job=job, got=written(answer))
     for word, known in zip(answer, (SIGNS, FIXES), strict=True):
         if not isinstance(word, str) or word not in known:
-            return wrong("unknown-word", job=job, got=repr(word), known=", ".join(known))
+            return wrong("unknown-word", job=job, got=written(word), known=", ".join(known))
     return None
 
 

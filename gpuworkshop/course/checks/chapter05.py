@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from operator import index
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from gpuworkshop.course.checks import STUB, Found, does_nothing, right, told, wrong
+from gpuworkshop.course.checks import STUB, Found, does_nothing, not_whole, right, told, written, wrong
 from gpuworkshop.instruments.memory_result import RULE, knee_of
 
 if TYPE_CHECKING:
@@ -93,6 +94,8 @@ class Trial:
         """Note backward passes and scalers of the block; restores everything."""
         import torch
 
+        from gpuworkshop.instruments import torch_settings
+
         backward, scale = torch.autograd.backward, torch.amp.GradScaler.scale
 
         def noted(*args: Any, **more: Any) -> None:
@@ -104,6 +107,7 @@ class Trial:
             return scale(scaler, value)
 
         with (
+            torch_settings.kept(),
             mock.patch.object(torch.autograd, "backward", noted),
             mock.patch.object(torch.amp.GradScaler, "scale", seen),
         ):
@@ -204,23 +208,28 @@ BATCHES: dict[str, int | str] = {"pictures": 64, "letters": 128, "scans": FEED}
 
 def sizes(mine: Any) -> Found:
     """Judge a batch size, or "feed", for each job, as ``{"pictures": 64, ...}``."""
-    if not isinstance(mine, dict):
-        return wrong("no-dict", kind=type(mine).__name__)
-    if any(value is ... for value in mine.values()):
-        return STUB
-    if missing := [job for job in BATCHES if job not in mine]:
-        return wrong("job-missing", job=missing[0])
-    return next((found for job in BATCHES if (found := _wrong_batch(job, mine[job]))), right())
+    if found := not_whole(mine, BATCHES, "job"):
+        return found
+    return next((found for job in BATCHES if (found := _wrong_batch(job, _batch(mine[job])))), right())
+
+
+def _batch(answer: Any) -> Any:
+    """A whole number of any library as Python's own; every other answer as it is."""
+    try:
+        return answer if isinstance(answer, bool) else index(answer)
+    except Exception:  # no number, or an array of several
+        return answer
 
 
 def _wrong_batch(job: str, got: Any) -> Found | None:
-    if got == BATCHES[job] and not isinstance(got, bool):
-        return None
     sweep, ceiling = SWEEPS[job], CEILING[job]
-    facts = {"job": job, "got": repr(got), "ceiling": ceiling}
-    if got == FEED:
+    facts = {"job": job, "got": written(got), "ceiling": ceiling}
+    is_number = isinstance(got, int) and not isinstance(got, bool)
+    if (is_number or isinstance(got, str)) and got == BATCHES[job]:
+        return None
+    if isinstance(got, str) and got == FEED:
         return wrong("fed-already", **facts)
-    if isinstance(got, bool) or not isinstance(got, int) or got < 1:
+    if not is_number or got < 1:
         return wrong("no-batch", **facts)
     if got > ceiling:
         return wrong("does-not-fit", **facts)

@@ -13,7 +13,7 @@ import msgspec
 
 from gpuworkshop.child import ChildFailed
 from gpuworkshop.course import several
-from gpuworkshop.course.checks import STUB, Found, does_nothing, right, wrong
+from gpuworkshop.course.checks import STUB, Found, does_nothing, not_whole, right, written, wrong
 from gpuworkshop.instruments.scaling_witness import WitnessResult
 
 SAMPLES, EPOCHS = 48, 3
@@ -159,15 +159,11 @@ AGAINST = {
 
 def decide(mine: Any) -> Found:
     """Judge a decision for each job, as ``{"galaxies": "more cards", ...}``."""
-    if not isinstance(mine, dict):
-        return wrong("no-dict", kind=type(mine).__name__)
-    if any(word is ... for word in mine.values()):
-        return STUB
-    if missing := [job for job in JOBS if job not in mine]:
-        return wrong("job-missing", job=missing[0])
+    if found := not_whole(mine, JOBS, "job"):
+        return found
     for job in JOBS:
-        if mine[job] not in WORDS:
-            return wrong("unknown-word", job=job, got=repr(mine[job]), known=", ".join(WORDS))
+        if not isinstance(mine[job], str) or mine[job] not in WORDS:
+            return wrong("unknown-word", job=job, got=written(mine[job]), known=", ".join(WORDS))
     return next((wrong(AGAINST[job, mine[job]], job=job) for job in JOBS if mine[job] != JOBS[job]), right())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpuworkshop.course.checks import STUB, Found, right, wrong
+from gpuworkshop.course.checks import Found, not_whole, right, written, wrong
 
 WORDS = ("stays", "larger batch", "smaller batch", "more CPUs", "fewer CPUs", "more time", "less time")
 NEXT_TIME = {
@@ -35,19 +35,15 @@ def report_card(next_time: Any) -> Found:
 
 
 def _not_whole(answer: Any, expected: dict[str, str], what: str, known: tuple[str, ...]) -> Found | None:
-    """What keeps an answer from being judged: no dictionary, a stub, a name that is missing, a word of no list."""
-    if not isinstance(answer, dict):
-        return wrong("no-dict", kind=type(answer).__name__)
-    if any(value is ... for value in answer.values()):
-        return STUB
-    if missing := [name for name in expected if name not in answer]:
-        return wrong(f"{what}-missing", **{what: missing[0]})
+    """What keeps an answer from being judged: a table that is not whole, or a word of no list."""
+    if found := not_whole(answer, expected, what):
+        return found
     for name in expected:
         if isinstance(answer[name], list | tuple | set):
             several = ", ".join(map(str, answer[name]))
             return wrong("two-at-once" if what == "job" else "unknown-word", **_named(what, name, several, known))
         if not isinstance(answer[name], str) or answer[name] not in known:
-            return wrong("unknown-word", **_named(what, name, repr(answer[name]), known))
+            return wrong("unknown-word", **_named(what, name, written(answer[name]), known))
     return None
 
 
