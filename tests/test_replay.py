@@ -200,7 +200,7 @@ def test_the_picture_alone_carries_the_mark(tmp_path: Path, what: str) -> None:
 def test_without_a_recording_there_is_a_note(tmp_path: Path) -> None:
     assert replay.load("loop", folder=tmp_path) is None
     assert replay.load("loop", folder=tmp_path / "missing") is None
-    assert "no recording of `loop`." in str(replay.show("loop", folder=tmp_path))
+    assert "no recording of `loop`, and shows nothing" in str(replay.show("loop", folder=tmp_path))
     assert "no recording of `loop` on h200." in str(replay.picture("loop", "h200", folder=tmp_path))
 
 

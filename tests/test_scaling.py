@@ -135,7 +135,17 @@ def test_a_rank_slower_than_the_others_is_named() -> None:
 def test_ranks_that_take_from_each_other_are_told_from_communication() -> None:
     result = made(weak_2=0.125, floor=0.125)
     assert "Side by side each rank reaches 80" in titles(result)
-    assert "Communication costs no real difference" in titles(result)
+    assert "Communication adds nothing that shows" in titles(result)
+
+
+def test_what_is_to_be_measured_again_is_the_same_job() -> None:
+    wide = msgspec.structs.replace(made(weak_2=0.1), workload=f"{Job('gpt-small').title}, somehow")
+    world = wide.world("weak")
+    unsure = msgspec.structs.replace(world.speedup, ratio=1.5, low=1.2, high=1.8)
+    world = msgspec.structs.replace(world, speedup=unsure)
+    result = msgspec.structs.replace(wide, worlds=(world,))
+    (fix,) = [one.fix for one in scaling.findings(result) if one.fix.startswith("gpuworkshop scale")]
+    assert fix.startswith("gpuworkshop scale --preset gpt-small --ranks 2   #")
 
 
 def test_a_starved_rank_comes_first() -> None:

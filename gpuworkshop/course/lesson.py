@@ -124,10 +124,11 @@ def _unused(busy: float) -> Finding:
 
 
 def _lost(seen: ScalingResult) -> Finding:
-    efficiency = min(1.0, seen.world("weak").efficiency.value / 100)
-    title = f"{seen.ranks} ranks together lose {1 - efficiency:.0%} of what each does alone"
+    found = seen.world("weak").efficiency
+    lost, least, most = (max(0.0, 1 - share / 100) for share in (found.value, found.high, found.low))
+    title = f"{seen.ranks} ranks together lose {lost:.0%} of what each does alone ({least:.0%} to {most:.0%})"
     of = "card" if seen.conditions.device != "cpu" else "core"
-    return Finding("notice", title, f"of an hour {60 * seen.ranks * (1 - efficiency):.0f} {of}-minutes buy nothing")
+    return Finding("notice", title, f"of an hour {60 * seen.ranks * lost:.0f} {of}-minutes buy nothing")
 
 
 def effect(what: str, comparison: Comparison | None, instead: str = PLANTED) -> Note:

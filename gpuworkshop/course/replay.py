@@ -136,7 +136,8 @@ def show(what: str, card: str | None = None, folder: Path = FOLDER) -> Report | 
     result = load(what, card, folder)
     if result is None:
         where = f" on {card}" if card else ""
-        return Note("No recording", text=(f"This version of the kit has no recording of `{what}`{where}.",))
+        text = f"This version of the kit has no recording of `{what}`{where}, and shows nothing in its place."
+        return Note("No recording yet", text=(text,))
     return REPORTS[type(result)](result)
 
 

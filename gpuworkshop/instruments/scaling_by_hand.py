@@ -95,7 +95,7 @@ def _of_all(mine: Any, size: int) -> tuple[tuple[float, ...], ...]:
 
 def findings(result: ByHand) -> Iterator[Finding]:
     """Whether the average by hand is DDP's."""
-    numbers = f"largest difference {result.apart:.1e}"
+    numbers = f"largest difference {result.apart:.1e}" if result.apart else "no bit differs"
     if result.apart <= CLOSE:
         title = "The mean of the ranks' gradients is what DDP leaves in every rank"
         yield Finding("ok", title, f"{numbers}; every rank then makes the same update")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from gpuworkshop.instruments.scaling_result import ScalingResult, World
 from gpuworkshop.numbers import counted, in_unit, interval, number, percent, several, with_unit
 from gpuworkshop.report import Finding, Level, Report, Table
+from gpuworkshop.workloads.config import PRESETS
 
 STARVED = 0.20
 """Share of its time that one rank alone may wait for data: more ranks come after that is cured (the 80% rule)."""
@@ -41,7 +42,7 @@ def _world(result: ScalingResult, world: World) -> Finding:
     numbers = f"{world.rate} with {counted(world.size, 'rank')}, {result.alone} with one alone: {world.speedup}"
     if world.efficiency.low > 100:
         why = "more than 100%: was the one alone disturbed? Smaller shares may also fit a cache"
-        return Finding("warning", title, f"{numbers}; {why}", "gpuworkshop scale   # again, on a quiet machine")
+        return Finding("warning", title, f"{numbers}; {why}", f"{_again(result)}   # again, on a quiet machine")
     level = "unknown" if len(world.bands) == len(_LEVEL) else _LEVEL[world.bands[-1]]
     return Finding(level, title, numbers, _fix(result, world))
 
@@ -57,14 +58,21 @@ def _fix(result: ScalingResult, world: World) -> str:
     if world.bands == ("pays",):
         return ""
     if len(world.bands) > 1 and world.bands[0] != "does not pay" and world.bands[-1] == "does not pay":
-        return "gpuworkshop scale   # again: the interval reaches both sides of 70%"
+        return f"{_again(result)}   # again, longer: the interval reaches both sides of 70%"
     if world.bands[-1] != "does not pay":
         return ""
     if world.mode == "strong":
-        return "give each rank the whole batch, if the training allows it; else stay with fewer ranks"
+        return "give each rank the whole batch, if the training allows it;\nelse stay with fewer ranks"
     if result.world_wait > STARVED:
         return "back to one rank, and cure its data path first: gpuworkshop starve"
-    return "back to one rank, or a larger batch for each: communication or the shared machine limits"
+    return "back to one rank, or a larger batch for each:\ncommunication or the shared machine limits"
+
+
+def _again(result: ScalingResult) -> str:
+    """The command that measures the same once more."""
+    fits = [one for one in PRESETS.values() if result.workload.startswith(one.title)]
+    preset = f" --preset {max(fits, key=lambda one: len(one.title)).name}" if fits else ""
+    return f"gpuworkshop scale{preset} --ranks {result.ranks}"
 
 
 def _starved(result: ScalingResult) -> Finding:
@@ -90,7 +98,7 @@ def _where_the_rest_goes(result: ScalingResult) -> Iterator[Finding]:
     cost, least, most = (1 - ratio for ratio in _ends(result.communicating))
     name = f"Communication adds {percent(max(0.0, cost))} of a step ({percent(max(0.0, least))} to {percent(most)})"
     if result.communicating.verdict == "no real difference":
-        name = f"Communication costs no real difference (would have seen {percent(result.communicating.smallest)})"
+        name = f"Communication adds nothing that shows: {percent(result.communicating.smallest)} of a step would have"
     yield Finding("notice" if result.communicating.verdict == "slower" else "ok", name, _reduce_words(result))
     left, low, high = (100 * ratio for ratio in (result.taken.ratio, result.taken.low, result.taken.high))
     if result.taken.verdict == "slower":
@@ -110,7 +118,7 @@ def _reduce_words(result: ScalingResult) -> str:
     if not (took := result.reduce_seconds):
         return words
     alone = f"all-reduce alone {number(1000 * took.value)} ms, {with_unit(result.bandwidth)}"
-    bus = f"bus {in_unit(number(result.bus_bandwidth.value), 'GB/s')}"
+    bus = f"{in_unit(number(result.bus_bandwidth.value), 'GB/s')} on the bus, comparable over numbers of ranks"
     if result.communicating.verdict == "no real difference":
         return f"{words}; {alone}, {bus}; what is not hidden is less than the noise"
     return f"{words}; {alone}, {bus}; {percent(result.hidden)} of it runs behind the backward pass"

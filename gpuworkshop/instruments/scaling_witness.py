@@ -105,15 +105,20 @@ def run(
     return launch(target, asked, ranks, type=WitnessResult, launcher=launcher, progress=progress, patience=patience)
 
 
+PAYS = "# whether they pay: samples/s in your own log, of 1 rank and of 2\n# efficiency = those of 2 / (2 x those of 1)"
+"""What comes after it is known that the ranks work together."""
+
+
 def findings(result: WitnessResult) -> Iterator[Finding]:
     """What the ranks did, and what to do about it."""
     seen, ranks = result.seen, result.ranks
     numbers = _numbers(seen)
     match result.use:
         case "ddp":
-            yield Finding("ok", f"The {ranks} ranks train as one: DistributedDataParallel", numbers)
+            yield Finding("ok", f"The {ranks} ranks train as one: DistributedDataParallel", numbers, PAYS)
         case "sharded":
-            yield Finding("ok", f"The {ranks} ranks train as one, each with a part of the model: sharded", numbers)
+            title = f"The {ranks} ranks train as one, each with a part of the model: sharded"
+            yield Finding("ok", title, numbers, PAYS)
         case "exchanges":
             title = f"The {ranks} ranks exchange data, without DistributedDataParallel: by hand, or by a framework"
             yield Finding("notice", title, numbers, "check that gradients are among it: after a step, equal weights")
