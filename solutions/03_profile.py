@@ -166,19 +166,22 @@ profile.report(seen)
 #   self. Where there is no card, CUDA is "n/a", which is not 0.
 # - **Read the top row first.** The table is ordered by the rows' own time, on the card if there is one. A row's
 #   share of it is the most that a change to that row can bring.
-# - **Calls** says how often, over all profiled steps together. Self time divided by calls is what one call takes. A
-#   few microseconds, and hundreds of calls a step, is a loop somewhere, whatever the row is called. With or without a
-#   card.
+# - **Calls** says how often, over all profiled steps together, and **a step** how often in each. Self time divided by
+#   calls is what one call takes. A few microseconds, and hundreds of calls a step, is a loop somewhere, whatever the
+#   row is called. With or without a card.
 # - **Only PyTorch has rows.** NumPy, PIL and plain Python in your step have none: they are empty in the host's lane.
-#   So what the lane leaves empty is work too, and no row shows it. Put a label around the lines that you suspect.
+#   So what the lane leaves empty can be work, too. *Between calls* is Python on its way from one call to the next.
+#   *No operator* are the longer pauses: other code of yours, or a process that waited for a CPU core because others
+#   used it. Where they are much, a finding says *in no row*. Put a label around the lines that you suspect.
 # - **Your labels** tell you which part of your script it was, with all that is in it, rows or none.
 # - **The timeline** is one step of middle length, the host above and the card below. What is empty in the card's
 #   lane is a gap.
 # - **A profiled step is not your step.** The recording itself takes time, and it stretches many small calls most. So
 #   the kit runs the same steps without the profiler, too, and that is the step time to tell others.
 #
-# Twenty steps are enough: the steps of a training job are alike. The workshop states that 10 to 20 do, and that 20 to
-# 50 are representative. Never profile a whole run: the trace would have gigabytes.
+# Twenty steps are enough: the steps of a training job are alike. Where each makes thousands of calls, fewer are, and
+# the trace stays small. The workshop states that 10 to 20 do, and that 20 to 50 are representative. Never profile a
+# whole run: the trace would have gigabytes.
 
 # %% ask-step-time
 quiz.ask("03_profile", "which-step-time")
@@ -196,8 +199,8 @@ quiz.ask("03_profile", "which-step-time")
 # What the host did during a gap decides about it. It was in the DataLoader: chapter 4. It was launching: fewer and
 # larger calls. It waited for the card: fewer `.item()` and `.cpu()`.
 #
-# Without a card there are no gaps to see, and no finding names a loop: read Calls, as above. Where several rows have
-# nearly the same number of calls, they are the body of one loop.
+# Without a card there are no gaps to see. There *many small calls* is the finding that names a loop: operators that do
+# little more than be called. Where several rows have nearly the same number of calls, they are the body of one loop.
 #
 # Each sign is planted in a job below. Three of them only a card can show: they are measured on yours, in a process
 # of its own, or shown as recordings.

@@ -207,7 +207,7 @@ def step(batch: torch.Tensor) -> None:
     batch.sum()
 
 
-@pytest.mark.parametrize("steps", ["20", 2.5, None, True, float("nan"), 0, -3])
+@pytest.mark.parametrize("steps", ["20", 2.5, True, float("nan"), 0, -3])
 def test_a_number_of_steps_that_is_none_is_one_line(steps) -> None:
     with pytest.raises(CannotProfile, match="steps is"):
         profile.measure(loader(), step, steps=steps)

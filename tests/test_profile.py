@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import json
+import tempfile
 import warnings
 from pathlib import Path
 
@@ -120,6 +121,121 @@ def test_a_host_that_computes_is_not_called_a_slow_launcher(tmp_path) -> None:
 def test_a_busy_card_shows_no_sign(tmp_path) -> None:
     result = of(planted("nothing"), tmp_path)
     assert signs(result.sums) == () and "warning" not in said(result)
+
+
+# ---------------------------------------------------------------- what no row shows of the host
+
+
+def on_host(small: int = 0, pause: float = 0, each: float = 4, way: float = 3, large: float = 1000) -> ProfileResult:
+    """A made-up job without a card: a large operator, ``small`` calls of ``each`` us, and one ``pause``, all in us."""
+    traced = Traced()
+    for _ in range(5):
+        with traced.step():
+            traced.op("aten::mm", large)
+            for number in range(small):
+                traced.idle(way)
+                traced.op(f"aten::small{number % 3}", each)
+            traced.idle(pause)
+            traced.op("aten::mm", large)
+    return of_host(traced)
+
+
+def of_host(traced: Traced) -> ProfileResult:
+    with tempfile.TemporaryDirectory() as folder:
+        return of(traced, Path(folder))
+
+
+def test_many_small_calls_are_a_sign_with_its_fix_and_their_price() -> None:
+    result = on_host(small=700)
+    assert [seen.sign for seen in signs(result.sums)] == ["calling"]
+    (found,) = [one for one in findings(result) if one.title.startswith("Many small calls: 700 a step")]
+    assert found.level == "warning" and "one call for the whole batch" in found.fix and "4.00 us" in found.evidence
+    assert result.sums.host.calling.share == pytest.approx(700 * 7 / (700 * 7 + 2000), rel=0.01), "with the way there"
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        dict(small=60, large=4000),  # few, beside large operators
+        dict(small=12),  # a handful, whatever they take
+        dict(small=12, large=1),
+        dict(small=700, each=40),  # each is work
+    ],
+)
+def test_what_works_is_not_called_a_price_of_calling(job) -> None:
+    assert signs(on_host(**job).sums) == ()
+
+
+def test_a_call_that_others_interrupted_does_not_make_its_operator_large() -> None:
+    """On a machine that others use, a call of 4 us now and then takes 12 ms."""
+    traced = Traced()
+    for _ in range(5):
+        with traced.step():
+            for number in range(300):
+                traced.op("aten::add", 12_000 if number == 150 else 4)
+    calling = of_host(traced).sums.host.calling
+    assert calling.share == pytest.approx(1.0) and calling.calls == 1500 and calling.median == 4
+
+
+def test_what_the_loader_calls_is_the_loaders() -> None:
+    traced = Traced()
+    for _ in range(5):
+        with traced.step():
+            began = traced.now
+            traced.loader(9000)
+            after, traced.now = traced.now, began + 1
+            for _ in range(500):
+                traced.op("aten::select", 4)
+            assert traced.now < after
+            traced.now = after
+            traced.op("aten::mm", 1000)
+    assert [seen.sign for seen in signs(of_host(traced).sums)] == ["loader"]
+
+
+def test_a_card_has_gaps_and_no_price_of_calling(tmp_path) -> None:
+    result = of(planted("launching"), tmp_path)
+    assert result.sums.host.calling is None and "calling" not in [seen.sign for seen in signs(result.sums)]
+
+
+def test_time_in_no_row_is_said_in_words_with_a_way_to_see_it() -> None:
+    result = on_host(small=100, pause=3000)
+    host = result.sums.host
+    assert host.unseen == pytest.approx(5 * 3000) and host.between == pytest.approx(5 * 300)
+    (found,) = [one for one in findings(result) if one.title.startswith("In no row")]
+    assert f"{host.unseen / host.whole:.0%} of the host's time" in found.title and "3.00 ms a step" in found.title
+    assert "NumPy" in found.evidence and "CPU core" in found.evidence and "record_function" in found.fix
+    shown = str(report(result))
+    assert "no operator: other code" in shown and "between calls: Python" in shown
+    assert "In no row" not in said(on_host(small=100))
+
+
+def test_what_the_host_does_beside_a_busy_card_is_not_in_question(tmp_path) -> None:
+    traced = Traced()
+    for _ in range(5):
+        with traced.step():
+            traced.op("aten::mm", 20, [("sgemm", 5000)])
+            traced.idle(4900)
+    assert of(traced, tmp_path).sums.host.unseen > 0 and "In no row" not in said(of(traced, tmp_path))
+
+
+def test_a_trace_without_step_marks_divides_nothing(tmp_path) -> None:
+    traced = Traced()
+    traced.op("aten::mm", 20)
+    traced.idle(5000)
+    traced.op("aten::mm", 20)
+    result = of(traced, tmp_path)
+    assert result.sums.host is None and "In no row" not in said(result) and "n/a" in str(brief(result))
+
+
+def test_the_table_says_how_often_a_step_makes_a_call() -> None:
+    table = brief(on_host(small=30)).tables[0]
+    calls = {row[0]: row[table.columns.index("Calls") :] for row in table.rows}
+    assert calls["aten::small0"] == ("50", "10") and calls["aten::mm"] == ("10", "2")
+
+
+@pytest.mark.parametrize(("calls", "steps"), [(None, 20), (200, 20), (6_000, 20), (14_000, 8), (10**6, 3)])
+def test_fewer_steps_where_each_makes_thousands_of_calls(calls, steps) -> None:
+    assert profile.enough_steps(calls) == steps
 
 
 def test_p02_no_times_of_the_card_are_unknown_and_not_cpu_bound(tmp_path) -> None:
@@ -268,6 +384,20 @@ def test_a_profile_holds_the_steps_asked_for_and_the_plain_step_time(tmp_path) -
     assert {"aten::addmm", "aten::mm"} & {row.name for row in result.sums.operators}
     assert gzip.open(tmp_path / "trace.json.gz").read(1) in (b"{", b" ")
     assert profile.read(tmp_path / "trace.json.gz").sums.operators[0].name == result.sums.operators[0].name
+
+
+def test_a_job_of_very_many_calls_is_profiled_for_fewer_steps_and_that_is_said(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(profile, "MOST_CALLS", 400)
+    many = profile.measure(loader(), Small().step, trace_file=tmp_path / "t.gz", device="cpu", plan=SHORT)
+    assert many.step_calls > 20 and many.sums.steps == many.asked_steps == max(3, 400 // many.step_calls) < 20
+    (found,) = [one for one in findings(many) if "are enough" in one.title]
+    assert f"{many.step_calls:,} calls" in found.title and "--steps 20" in found.fix
+    assert "the loader ended" not in said(many)
+    recorded = gzip.open(tmp_path / "t.gz").read().count(b'"cpu_op"')
+    assert many.sums.steps * many.step_calls == pytest.approx(recorded, rel=0.2)
+    monkeypatch.setattr(profile, "MOST_CALLS", 10**6)
+    few = profile.measure(loader(), Small().step, trace_file=tmp_path / "t.gz", device="cpu", plan=SHORT)
+    assert few.sums.steps == 20 and few.step_calls is None and "are enough" not in said(few)
 
 
 def test_labels_of_the_learner_are_shown(tmp_path) -> None:

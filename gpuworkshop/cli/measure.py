@@ -148,7 +148,7 @@ def profile(
     trace: str | None = None,
     /,
     *,
-    steps: int = 20,
+    steps: Annotated[int | None, Parameter(show_default=False)] = None,
     keep: Annotated[str | None, Parameter(show_default=False)] = None,
     settings: Settings = Settings(),
     where: Where = Where(),
@@ -160,7 +160,7 @@ def profile(
     trace
         A trace file of PyTorch's profiler, from any job: read it instead of profiling.
     steps
-        Steps to profile.
+        Steps to profile. Not given: 20, or fewer of a job whose step makes thousands of calls.
     keep
         Where to keep the trace, gzipped. Not given: in your state folder, where the newest five stay.
     """

@@ -15,6 +15,8 @@ NAMES = {
     "compute": "computing",
     "copy": "copying",
     "communication": "communicating",
+    "between": "between calls: Python, in no row",
+    "unseen": "no operator: other code, or no CPU core free",
 }
 
 

@@ -33,6 +33,9 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or its own log lines stand on
 STEPS = 20
 WARM_UP, PROFILER_WARM_UP = 5, 3
 WARM_UP_SECONDS = 1.0
+FEWEST = 3
+MOST_CALLS = 120_000
+"""Calls of operators in a trace, if nobody asks for a number of steps; a file of 3 MB, and seconds to read."""
 KEPT_TRACES = 5
 RETRY_ABOVE = 0.05
 """Share of launches without a kernel above which a profile is made once more."""
@@ -53,7 +56,7 @@ def measure(
     step: Callable[[Any], Any],
     prepare: Callable[[Any], Any] | None = None,
     *,
-    steps: int = STEPS,
+    steps: int | None = None,
     trace_file: str | Path | None = None,
     device: str | None = None,
     workload: str = "your loader and step",
@@ -64,6 +67,7 @@ def measure(
 ) -> ProfileResult:
     """Profile ``steps`` steps of your own ``loader`` and ``step`` in this process, then time plain ones.
 
+    Not given, there are :data:`STEPS`, or fewer where a step makes thousands of calls (:data:`MOST_CALLS`).
     ``step`` and ``prepare`` as in :func:`gpuworkshop.instruments.starve.measure`. The trace is kept, gzipped, in
     ``trace_file``; by default in the state folder, where the newest few stay. Raises CannotProfile where another
     profiler is at work or the loader ends too early, LoaderFault for a loader that cannot be measured.
@@ -73,7 +77,7 @@ def measure(
     from gpuworkshop.machine.conditions import conditions
     from gpuworkshop.machine.gpus import default_device
 
-    at_least_one(steps)
+    at_least_one(STEPS if steps is None else steps)
     arms.callable_step(step)
     nobody_else_profiles()
     place = place_for_trace(trace_file)
@@ -81,16 +85,17 @@ def measure(
     prepare = prepare or (lambda batch: arms.moved(batch, device))
     with Feed(loader) as feed:
         run = _Steps(arms.Real("plain", feed, prepare, step), device, tell)
-        run.warm_up()
+        run.warm_up(count=steps is None)
+        asked = steps or enough_steps(run.step_calls)
         with tempfile.TemporaryDirectory() as folder:
-            sums, shown = run.profiled(steps, Path(folder) / "trace.json")
+            sums, shown = run.profiled(asked, Path(folder) / "trace.json")
             kept = keep(Path(folder) / "trace.json", place)
         plain = None if run.ended else run.plain(unit, plan)
     here = conditions(device)
     return ProfileResult(
         workload=workload,
         device=device,
-        asked_steps=steps,
+        asked_steps=asked,
         batch_size=run.batch_size,
         plain=plain,
         sums=msgspec.structs.replace(sums, file=kept.name),
@@ -99,6 +104,8 @@ def measure(
         trace_bytes=kept.stat().st_size,
         conditions=here,
         origin=here.origin,
+        step_calls=run.step_calls if steps is None and asked < STEPS else None,
+        usual_steps=STEPS,
         counters=nsight.counters_allowed(),
     )
 
@@ -111,6 +118,11 @@ class _Shown(Tell):
 
     def progress(self, share: float, text: str = "") -> None:
         self._show(child.Progress(share, text))
+
+
+def enough_steps(calls: int | None) -> int:
+    """How many steps to profile where each makes so many calls of operators; None: they were not counted."""
+    return STEPS if not calls else max(FEWEST, min(STEPS, MOST_CALLS // calls))
 
 
 def at_least_one(steps: int) -> None:
@@ -135,6 +147,7 @@ class _Steps:
     def __init__(self, arm: Any, device: str, tell: Tell):
         self.arm, self.device, self.tell, self.clock = arm, device, tell, clock_for(device)
         self.ended, self.batch_size, self.done = False, 0, 0
+        self.step_calls: int | None = None
 
     def one(self) -> bool:
         """One step; False if the loader had no batch for it."""
@@ -154,16 +167,33 @@ class _Steps:
         self.done += 1
         return True
 
-    def warm_up(self) -> None:
-        """A few steps before anything is recorded; fewer for an iterator, which has no batches to waste."""
+    def warm_up(self, count: bool = False) -> None:
+        """A few steps before anything is recorded; fewer for an iterator, which has no batches to waste.
+
+        ``count``: count the calls of the last one.
+        """
         self.tell.progress(0.0, "warming up")
         once = isinstance(self.arm.feed.loader, Iterator)
         seconds = 0.0 if once or self.device == "cpu" else WARM_UP_SECONDS
         began = time.perf_counter()
-        while self.done < (1 if once else WARM_UP) or time.perf_counter() - began < seconds:
-            if not self.one():
+        fewest = 1 if once else WARM_UP
+        while self.done < fewest or time.perf_counter() - began < seconds:
+            counts = count and self.done == fewest - 1
+            if not (self.counted() if counts else self.one()):
                 raise CannotProfile(f"the loader ended after {self.done} batches: nothing was left to profile")
         self.clock.finish()
+
+    def counted(self) -> bool:
+        """One step, with its calls of operators counted by a profiler of the host alone; as :meth:`one`."""
+        from torch.profiler import ProfilerActivity
+        from torch.profiler import profile as profiler
+
+        with _quietly(), profiler(activities=[ProfilerActivity.CPU]) as run:
+            went = self.one()
+        with tempfile.TemporaryDirectory() as folder:
+            run.export_chrome_trace(str(file := Path(folder) / "step.json"))
+            self.step_calls = file.read_bytes().count(b'"cpu_op"')
+        return went
 
     def profiled(self, steps: int, file: Path) -> tuple[Any, Any]:
         """What the trace of these steps adds up to, and its timeline; once more where kernels were lost."""
@@ -289,7 +319,7 @@ def read(file: str | Path) -> ProfileResult:
 class Request(Asked, frozen=True, kw_only=True):
     """What a profile child is asked for."""
 
-    steps: int = STEPS
+    steps: int | None = None
     trace_file: str | None = None
 
 
@@ -297,13 +327,13 @@ def run(
     config: TrainConfig | None = None,
     job: Job | None = None,
     *,
-    steps: int = STEPS,
+    steps: int | None = None,
     trace_file: str | Path | None = None,
     launcher: Sequence[str] = (),
     progress: Callable[[child.Progress], None] | None = None,
 ) -> ProfileResult:
     """Profile a built-in workload in a child process, here or behind ``launcher``. CannotProfile for bad arguments."""
-    at_least_one(steps)
+    at_least_one(STEPS if steps is None else steps)
     place = None if trace_file is None else str(place_for_trace(trace_file))
     more = dict(steps=steps, trace_file=place, launcher=launcher, progress=progress)
     return ask(f"{__name__}:in_child", Request, config, job, type=ProfileResult, **more)

@@ -38,7 +38,10 @@ EARLY = 0.10
 SILENT, SILENT_SECONDS = 0.5, 10.0
 """Share of a trace, and seconds, from which a time without any event is said: it makes all shares small."""
 
-Sign = Literal["loader", "synchronizing", "launching", "copies", "not on the card"]
+CALLING, FEW_CALLS = 0.25, 50
+"""Share of the host's time that calling small operators takes, and calls a step, from which it is a sign on a CPU."""
+
+Sign = Literal["loader", "synchronizing", "launching", "copies", "not on the card", "calling"]
 
 
 class ProfileResult(msgspec.Struct, frozen=True):
@@ -57,6 +60,9 @@ class ProfileResult(msgspec.Struct, frozen=True):
     origin: Origin
     config: TrainConfig | None = None
     planted: str = ""
+    step_calls: int | None = None
+    """Calls of operators in one step, where they are so many that fewer than :attr:`usual_steps` are profiled."""
+    usual_steps: int | None = None
     counters: bool | None = None
     """Whether Nsight Compute may read the card's counters where this was measured; None: not known."""
 
@@ -98,8 +104,12 @@ def signs(sums: TraceSums) -> tuple[Seen, ...]:
             found += [Seen(sign, share) for sign, share in gaps.items() if share >= A_CAUSE]
         if card.only_copying >= COPYING:
             found.append(Seen("copies", card.only_copying))
-    elif sums.host_span and sums.loader / sums.host_span >= GAPS:
-        found.append(Seen("loader", sums.loader / sums.host_span))
+    else:
+        if sums.host_span and sums.loader / sums.host_span >= GAPS:
+            found.append(Seen("loader", sums.loader / sums.host_span))
+        calling = sums.host.calling if sums.host else None
+        if calling and calling.share >= CALLING and calling.calls >= FEW_CALLS * sums.steps:
+            found.append(Seen("calling", calling.share))
     return tuple(sorted(found, key=lambda seen: -seen.share))
 
 
@@ -136,6 +146,8 @@ def _reading(result: ProfileResult) -> Iterator[Finding]:
         yield _top_row(sums)
     else:
         yield from _no_card(result)
+    if sums.main is None or sums.main.idle >= GAPS:  # what the host does beside a busy card costs nothing
+        yield from _unseen(sums)
 
 
 def _completeness(result: ProfileResult) -> Iterator[Finding]:
@@ -143,6 +155,10 @@ def _completeness(result: ProfileResult) -> Iterator[Finding]:
     for note in sums.notes:
         yield Finding("warning", "The trace is not whole", note)
     yield from _clocks(sums)
+    if result.step_calls:
+        title = f"{counted(sums.steps, 'step')} of this job are enough: each makes {result.step_calls:,} calls"
+        evidence = f"{result.usual_steps} would make a trace that is large and slow to read, and say the same"
+        yield Finding("notice", title, evidence, f"gpuworkshop profile --steps {result.usual_steps}")
     if result.asked_steps and 0 < sums.steps < result.asked_steps:
         title = f"Only {counted(sums.steps, 'step')} of {result.asked_steps}: the loader ended"
         yield Finding("notice", title, "shares of few steps say less", "a loader with more batches, or a DataLoader")
@@ -209,6 +225,7 @@ def _sign(sums: TraceSums, seen: Seen) -> Finding:
         "launching": _launching,
         "copies": _copying,
         "not on the card": _elsewhere,
+        "calling": _calling,
     }[seen.sign](sums, seen.share)
     return Finding("warning", title, evidence, fix)
 
@@ -237,6 +254,32 @@ def _launching(sums: TraceSums, share: float) -> tuple[str, str, str]:
     evidence = (f"{each:,.0f} kernels a step, " if each else "") + f"median kernel {number(sums.median_kernel)} us"
     fix = "fewer, larger kernels: a larger batch, torch.compile, a fused optimizer; no loop over samples"
     return f"Launch-bound: the card idles {share:.0%} of the time because launches come late", evidence, fix
+
+
+def _calling(sums: TraceSums, share: float) -> tuple[str, str, str]:
+    found = sums.host.calling
+    each = found.calls / sums.steps
+    evidence = (
+        f"the median one works {number(found.median)} us: what it costs is being called. Profiling makes each call "
+        "longer, so a plain step pays somewhat less"
+    )
+    fix = "one call for the whole batch, no loop over samples; a larger batch; torch.compile"
+    return f"Many small calls: {each:,.0f} a step take {share:.0%} of the host's time", evidence, fix
+
+
+def _unseen(sums: TraceSums) -> Iterator[Finding]:
+    """The host's time in pauses of PyTorch, in which no row can tell what happened."""
+    host = sums.host
+    if host is None or host.unseen < GAPS * host.whole:
+        return
+    each = number(host.unseen / sums.steps / 1e3)
+    title = f"In no row: {host.unseen / host.whole:.0%} of the host's time, {each} ms a step without any operator"
+    evidence = (
+        "NumPy, PIL or plain Python of yours, or the process waited for a CPU core that others used; "
+        f"the way from one call to the next is {host.between / host.whole:.0%} more"
+    )
+    fix = "with torch.profiler.record_function('mine'): ...   # a label around the lines that you suspect has a row"
+    yield Finding("notice", title, evidence, fix)
 
 
 def _copying(sums: TraceSums, share: float) -> tuple[str, str, str]:
@@ -384,7 +427,7 @@ def brief(result: ProfileResult, rows: int = 5) -> Report:
 def _operators(sums: TraceSums, rows: int = 10) -> Table:
     """The table of the course: the operators that took most time by themselves, in ms over all profiled steps."""
     by = "the card's own time" if sums.cards else "CPU time"
-    columns = ("Name", "CUDA total", "Self CUDA", "CPU total", "Self CPU", "Calls")
+    columns = ("Name", "CUDA total", "Self CUDA", "CPU total", "Self CPU", "Calls", "a step")
     cells = (
         (
             shortened(row.name),
@@ -392,6 +435,7 @@ def _operators(sums: TraceSums, rows: int = 10) -> Table:
             _ms(row.cpu_total),
             _ms(row.cpu_self),
             f"{row.calls:,}",
+            f"{row.calls / sums.steps:,.1f}".removesuffix(".0") if sums.steps else "n/a",
         )
         for row in _first(sums, rows)
     )

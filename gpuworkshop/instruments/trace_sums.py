@@ -12,6 +12,7 @@ import numpy as np
 from gpuworkshop.instruments.intervals import Intervals, gaps, overlap, union
 from gpuworkshop.instruments.trace import CALL, COPY, KERNEL, LABEL, ON_DEVICE, OP, SET, Events, Trace
 from gpuworkshop.instruments.trace_calls import Calls, calls, launched_by
+from gpuworkshop.instruments.trace_host import HostTime, host_time
 
 STEP, LOADER = "ProfilerStep#", "enumerate(DataLoader)#"
 SYNCHRONIZES = ("cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize", "cuStreamSynchronize",
@@ -126,6 +127,8 @@ class TraceSums(msgspec.Struct, frozen=True):
     """Share of what ran on the cards that began before its launch: more than a few and the clocks disagree."""
     silence: float = 0.0
     """The longest time, in microseconds, in which neither host nor card has an event, step marks aside."""
+    host: HostTime | None = None
+    """How the steps' time on the host divides; None without step marks, and in older recordings."""
 
     @property
     def main(self) -> CardTime | None:
@@ -179,6 +182,7 @@ def sums(trace: Trace, rows: int = 30) -> TraceSums:
         loading=_together("DataLoader", _rows(names, host, nesting, loader, len(host))),
         early=_early(trace, launch),
         silence=_silence(trace, ~steps),
+        host=host_time(trace, steps, loader, nesting),
     )
 
 

@@ -9,11 +9,14 @@ import numpy as np
 
 from gpuworkshop.instruments.intervals import Intervals, overlap, without
 from gpuworkshop.instruments.trace import CALL, COPY, KERNEL, LABEL, OP, SET, Trace
+from gpuworkshop.instruments.trace_host import pauses
 from gpuworkshop.instruments.trace_sums import LOADER, STEP, is_kind, starting, waits_for_card
 
 SLOTS = 300
 """A step is drawn in so many slots; a bar says how much of its slots is covered."""
 LEVELS = 4
+UNDRAWN = ("between", "unseen")
+"""What the picture leaves empty, and only the words tell."""
 
 
 class Bar(msgspec.Struct, frozen=True, array_like=True):
@@ -51,11 +54,13 @@ def timeline(trace: Trace) -> Timeline:
     step, begin, end = _window(trace)
     slots = Intervals(*(np.linspace(begin, end, SLOTS + 1)[cut] for cut in (slice(-1), slice(1, None))))
     totals, bars = [], []
-    for lane, kind, work in (*_host(trace), *_card(trace)):
+    whole = Intervals(np.array([begin]), np.array([end]))
+    for lane, kind, work in (*_host(trace), *_pauses(trace, whole), *_card(trace)):
         covered = overlap(slots, work)
         if covered.any():
             totals.append(Total(lane, kind, round(float(covered.sum()) / 1e3, 4)))
-            bars += _bars(lane, kind, covered * SLOTS / (end - begin), (end - begin) / 1e3)
+            if kind not in UNDRAWN:
+                bars += _bars(lane, kind, covered * SLOTS / (end - begin), (end - begin) / 1e3)
     return Timeline(step, (end - begin) / 1e3, tuple(totals), tuple(bars))
 
 
@@ -78,6 +83,14 @@ def _host(trace: Trace) -> Iterator[tuple[str, str, Intervals]]:
     yield "host", "loader", loading
     yield "host", "wait", waiting
     yield "host", "other" if len(trace.device) else "compute", without(without(working, loading), waiting)
+
+
+def _pauses(trace: Trace, whole: Intervals) -> Iterator[tuple[str, str, Intervals]]:
+    """What the host's lane leaves empty: the way from one call to the next, and what is no work of PyTorch's."""
+    steps = starting(trace, STEP) & np.isin(trace.host.kind, (LABEL, OP))
+    short, long = pauses(trace, whole, steps, starting(trace, LOADER))
+    yield "host", "between", short
+    yield "host", "unseen", long
 
 
 def _card(trace: Trace) -> Iterator[tuple[str, str, Intervals]]:
