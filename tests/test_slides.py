@@ -21,7 +21,7 @@ from gpuworkshop.timing import Comparison, Rate
 maker = slides_room.load("make")
 instructor = slides_room.load("instructor")
 
-from deck import blocks, resolve, source, values  # noqa: E402
+from deck import blocks, page, resolve, source, values  # noqa: E402
 from deck.piece import Wrong  # noqa: E402
 
 CHAPTERS = resolve.chapters(SLIDES)
@@ -107,6 +107,25 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "problem", [Wrong("slides/01_a.md:3: 42 is written by hand"), FileNotFoundError("no Chromium")]
+)
+def test_the_command_says_what_is_wrong_and_ends_with_2(
+    problem: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise problem
+
+    monkeypatch.setattr(maker, "make", fails)
+    assert maker.main([]) == 2 and capsys.readouterr().err == f"{problem}\n"
+
+
+def test_a_missing_reveal_is_said_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "REVEAL", tmp_path / "not-there")
+    with pytest.raises(Wrong, match="npm ci --prefix slides"):
+        page.deck((), "deck")
+
+
 def test_names_and_list_marks_are_no_numbers_and_a_reason_lets_one_pass(tmp_path: Path) -> None:
     assert read(tmp_path, "1. BF16 on an H200, FP8 E4M3, cuda.0").pieces == {}
     assert read(tmp_path, "fifty is 50", {"50": "the diagnostic"}).pieces == {}
@@ -129,6 +148,7 @@ def test_paths_and_forms() -> None:
     assert values.written(there, "list[id=b].n") == "2,000" and values.written(there, "list[-1].n | whole") == "2,000"
     assert values.written(there, "none") == "n/a" and values.written(there, "none | percent") == "n/a"
     assert values.written({"t": "04:00:00"}, "t | hours") == "4 h"
+    assert values.written({"r": 1.69}, "r | more") == "69%"
     assert values.written({"t": "00:30:00"}, "t | hours") == "0 h 30 min"
     ratio = Comparison(2.0, 1.5, 2.5, 8, 0.03, "faster")
     assert values.written({"r": ratio}, "r") == "2.00x (1.50 to 2.50)"

@@ -29,8 +29,11 @@ def sections(source: Source) -> str:
 
 
 def pandoc(markdown: str, to: str = "revealjs") -> str:
-    """Markdown as a piece of HTML."""
-    import pypandoc
+    """Markdown as a piece of HTML. Raises Wrong where pandoc is not there."""
+    try:
+        import pypandoc
+    except ImportError:
+        raise Wrong("pandoc is not here: pip install -e '.[slides]'") from None
 
     options = [
         "-f",
@@ -84,7 +87,9 @@ def _piece(mark: str, pieces: dict[str, Piece]) -> Piece:
 
 
 def deck(parts: Iterable[str], title: str) -> str:
-    """The whole page: sections, styles, fonts, reveal.js and its licenses."""
+    """The whole page: sections, styles, fonts, reveal.js and its licenses. Raises Wrong where reveal.js is not there."""
+    if not REVEAL.is_dir():
+        raise Wrong("reveal.js is not here: npm ci --prefix slides")
     read = lambda *path: REVEAL.joinpath(*path).read_text(encoding="utf-8")  # noqa: E731
     return Template((HERE / "page.html").read_text(encoding="utf-8")).substitute(
         title=escape(title),

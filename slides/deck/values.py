@@ -45,15 +45,15 @@ FORMS: dict[str, Callable[[Any], str]] = {
     "": _usual,
     "x": lambda ratio: f"{numbers.number(ratio)}x",
     "percent": numbers.percent,
+    "more": lambda ratio: numbers.percent(ratio - 1),
     "whole": lambda value: f"{value:,.0f}",
     "amount": numbers.amount,
-    "ms": lambda seconds: f"{numbers.number(1e3 * seconds)} ms",
     "as-seconds": lambda minutes: f"{60 * minutes:.0f}",
     "count": lambda several: str(len(several)),
     "hours": _clock,
 }
-"""Ways to write a value: ``x`` a ratio, ``percent`` a share, ``amount`` bytes, ``as-seconds`` minutes, ``count`` how
-many there are, ``hours`` a Slurm time."""
+"""Ways to write a value: ``x`` a ratio, ``percent`` a share, ``more`` how much a ratio is above 1, ``amount`` bytes,
+``as-seconds`` minutes, ``count`` how many there are, ``hours`` a Slurm time."""
 
 
 def split(argument: str) -> tuple[str, str]:
