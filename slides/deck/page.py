@@ -87,7 +87,7 @@ def _piece(mark: str, pieces: dict[str, Piece]) -> Piece:
 
 
 def deck(parts: Iterable[str], title: str) -> str:
-    """The whole page: sections, styles, fonts, reveal.js and its licenses. Raises Wrong where reveal.js is not there."""
+    """The whole page: sections, styles, fonts, reveal.js, its licenses. Raises Wrong where reveal.js is not there."""
     if not REVEAL.is_dir():
         raise Wrong("reveal.js is not here: npm ci --prefix slides")
     read = lambda *path: REVEAL.joinpath(*path).read_text(encoding="utf-8")  # noqa: E731
