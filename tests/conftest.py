@@ -1,13 +1,15 @@
-"""Rules of every test run: nothing touches the learner's own state, and in CI a skip is a failure."""
+"""Rules of every test run: the learner's own state is not touched, notebooks are offline, in CI a skip is a failure."""
 
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+OFFLINE = Path(__file__).parent / "offline"
 _IN_CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
 
 
@@ -16,8 +18,37 @@ def pytest_configure(config: pytest.Config) -> None:
     state = tempfile.TemporaryDirectory(prefix="gpuworkshop-tests-", ignore_cleanup_errors=True)
     config.add_cleanup(state.cleanup)
     os.environ["GPUWORKSHOP_STATE"] = state.name
+    keep_notebooks_offline(Path(state.name) / "offline.log")
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in the background; what tests start must hear it
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def keep_notebooks_offline(log: Path) -> None:
+    """Start nbval's kernels, and what they start, where every connection to another machine is refused."""
+    try:
+        from nbval import kernel
+    except ImportError:
+        return
+    start = kernel.start_new_kernel
+
+    def offline(*args: object, **kwargs: object) -> object:
+        path = os.pathsep.join(filter(None, (str(OFFLINE), os.environ.get("PYTHONPATH"))))
+        return start(*args, env={**os.environ, "PYTHONPATH": path, "OFFLINE_LOG": str(log)}, **kwargs)
+
+    kernel.start_new_kernel, kernel.offline_log = offline, log
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A notebook that tried to use the network fails the run, also where its code hid that."""
+    if tried := tried_online():
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        print(f"\nA notebook tried to use the network:\n{tried}", file=sys.stderr)
+
+
+def tried_online() -> str:
+    """What notebooks tried to reach, one line each; "" for nothing."""
+    log = getattr(sys.modules.get("nbval.kernel"), "offline_log", None)
+    return log.read_text(encoding="utf-8") if log and log.exists() else ""
 
 
 @pytest.fixture(autouse=True)
