@@ -201,7 +201,7 @@ def test_without_a_recording_there_is_a_note(tmp_path: Path) -> None:
     assert replay.load("loop", folder=tmp_path) is None
     assert replay.load("loop", folder=tmp_path / "missing") is None
     assert "no recording of `loop`, and shows nothing" in str(replay.show("loop", folder=tmp_path))
-    assert "no recording of `loop` on h200." in str(replay.picture("loop", "h200", folder=tmp_path))
+    assert "no recording of `loop` on h200, and" in str(replay.picture("loop", "h200", folder=tmp_path))
 
 
 def test_a_card_can_be_named_and_the_newest_comes_first(tmp_path: Path) -> None:
