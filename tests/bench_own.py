@@ -4,11 +4,13 @@
 
 A script is run once under the hooks, as `gpuworkshop loop -- python NAME.py` does, and the verdict picks a change. Then
 all changes of its table (NAME.toml) and the picked one are measured in turn in one process, in several rounds, against
-the script as it is. Regret = the best of them / our pick; the goal is 1.10. A script in which nothing is planted must
-get no pick. A pick with a diff is measured as the diff makes it, any other as the table writes it.
+the script as it is. Regret = the best of them / our pick; the goal is 1.10. A script in which nothing is planted
+must get no pick. A larger batch is only among the best where our pick alters the training too; with it, the regret is
+shown beside. A pick with a diff is measured as the diff makes it, any other as the table writes it.
 """
 
 import argparse
+import ast
 import contextlib
 import gc
 import io
@@ -28,6 +30,7 @@ import msgspec
 
 from gpuworkshop.machine.gpus import default_device
 from gpuworkshop.own import launch
+from gpuworkshop.own.remedies import remedies
 from gpuworkshop.own.result import OwnResult
 from gpuworkshop.own.verdict import Verdict, verdict
 from gpuworkshop.report import envelope
@@ -103,8 +106,22 @@ def arms(script: Script, kind: str, made: Verdict, place: Path, origin: Path) ->
         at = folder / Path(made.pick.change.file).relative_to(origin)
         text = made.pick.change.text.encode(made.pick.change.encoding)
         subprocess.run(["patch", "-p1", "--binary", "-s"], cwd=at.parent, input=text, check=True)
-        found[PICK], stands = folder, PICK
+        same = [arm for arm, one in found.items() if texts(script, one) == texts(script, folder)]
+        if same:
+            stands = same[0]
+        else:
+            found[PICK], stands = folder, PICK
     return found, stands
+
+
+def texts(script: Script, folder: Path) -> list[str]:
+    """What is in a script's files, as Python reads it."""
+    return [ast.dump(ast.parse((folder / one).read_bytes())) for one in script.files or script.run[-1:]]
+
+
+def alters(arm: str) -> bool:
+    """Whether every remedy that an arm stands for alters the training: samples/s do not say what a sample teaches."""
+    return all(remedies()[one].numerics == "training" for one in arm.rpartition(": ")[2].split("/"))
 
 
 # Measuring, in a child
@@ -135,8 +152,8 @@ class Listening(io.TextIOBase):
         """Nothing is kept back."""
 
 
-def one_turn(folder: str, run: list[str], seconds: float) -> float | None:
-    """Samples/s of a script as its epochs say, without the first; None where it failed."""
+def one_turn(folder: str, run: list[str], seconds: float) -> list[float]:
+    """Samples/s of a script as its epochs say, without the first; nothing where it failed."""
     heard, before = Listening(seconds), (os.getcwd(), sys.path[:], sys.argv[:], set(sys.modules))
     os.chdir(folder)
     sys.path.insert(0, folder)
@@ -151,7 +168,7 @@ def one_turn(folder: str, run: list[str], seconds: float) -> float | None:
         pass
     except Exception as fault:
         print(f"{folder}: {fault!r}", file=sys.stderr)
-        return None
+        return []
     finally:
         os.chdir(before[0])
         sys.path[:], sys.argv[:] = before[1], before[2]
@@ -159,7 +176,7 @@ def one_turn(folder: str, run: list[str], seconds: float) -> float | None:
             if str(getattr(sys.modules[name], "__file__", "")).startswith(folder):
                 del sys.modules[name]
         afresh()
-    return statistics.median(heard.rates) if heard.rates else None
+    return heard.rates
 
 
 def afresh() -> None:
@@ -175,6 +192,11 @@ def afresh() -> None:
         torch.cuda.empty_cache()
 
 
+def speed(rates: list[float]) -> float:
+    """The upper quartile of the epochs: what else runs on the machine only ever slows one."""
+    return statistics.quantiles([*rates, *rates], n=4, method="inclusive")[2] if rates else 0.0
+
+
 def in_child() -> None:
     """Measure the arms in turn; one line of JSON for each round: rates by arm."""
     asked = json.loads(sys.stdin.readline())
@@ -184,8 +206,8 @@ def in_child() -> None:
         for name in left if turn % 2 == 0 else left[::-1]:
             rates[name] = one_turn(asked["arms"][name], asked["run"], asked["seconds"])
         print(json.dumps(rates), file=out, flush=True)
-        best = max(rate or 0.0 for rate in rates.values())
-        keep = {AS_IS, asked["stands"]} | {name for name in left if (rates[name] or 0.0) > HOPELESS * best}
+        best = max(map(speed, rates.values()))
+        keep = {AS_IS, asked["stands"]} | {name for name in left if speed(rates[name]) > HOPELESS * best}
         left = [name for name in left if name in keep]
 
 
@@ -203,13 +225,13 @@ def measured(folders: dict[str, Path], stands: str, run: list[str], seconds: flo
 
 
 def gains(turns: list[dict], against: str) -> dict[str, float]:
-    """The median of each arm's rate over that of ``against`` in the same round."""
+    """Each arm's speed over all rounds, over that of ``against``."""
     found: dict[str, list[float]] = {}
     for rates in turns:
-        for name, rate in rates.items():
-            if rate and rates.get(against):
-                found.setdefault(name, []).append(rate / rates[against])
-    return {name: statistics.median(ratios) for name, ratios in found.items()}
+        for name, some in rates.items():
+            found.setdefault(name, []).extend(some)
+    base = speed(found.get(against, []))
+    return {name: speed(some) / base for name, some in found.items() if some} if base else {}
 
 
 # One script
@@ -236,20 +258,24 @@ def judge(name: str, kind: str, asked: argparse.Namespace) -> dict:
         turns = measured(folders, stands, script.run, asked.seconds, asked.rounds)
     over = gains(turns, AS_IS)
     against = gains(turns, stands)
-    best = max(against, key=against.__getitem__, default=stands)
-    regret = max(1.0, against.get(best, float("nan")))
+    altering = {arm for arm in against if arm[0].isdigit() and alters(arm)}
+    fair = {
+        arm: gain for arm, gain in against.items() if arm not in altering or (made.pick and alters(made.pick.remedy))
+    }
+    best = max(fair, key=fair.__getitem__, default=stands)
+    regret, of_all = (max([1.0, *some.values()]) if some else float("nan") for some in (fair, against))
     good = regret <= GOAL and (bool(made.pick) == bool(script.planted))
     for arm, gain in sorted(over.items(), key=lambda item: -item[1]):
         print(f"    {gain:6.2f}x  {arm}{'   <- ' + PICK if arm == stands else ''}")
-    print(
-        f"{name}: regret {regret:.2f} {'ok' if good else 'ABOVE THE GOAL'}, {time.monotonic() - began:.0f} s",
-        flush=True,
-    )
+    more = f" ({of_all:.2f} with changes to the training)" if of_all > regret else ""
+    took = time.monotonic() - began
+    print(f"{name}: regret {regret:.2f}{more} {'ok' if good else 'ABOVE THE GOAL'}, {took:.0f} s", flush=True)
     return {
         "name": name, "style": script.style, "planted": script.planted, "limit": made.limit,
         "pick": made.pick.remedy if made.pick else None, "certain": bool(made.pick and made.pick.certain),
         "expected": made.pick.expected if made.pick else None, "at_most": made.pick.at_most if made.pick else None,
-        "measured": over.get(stands), "best": best, "regret": regret, "good": good, "gains": over,
+        "measured": over.get(stands), "best": best, "regret": regret, "regret_of_all": of_all, "good": good,
+        "gains": over,
     }  # fmt: skip
 
 
@@ -287,9 +313,11 @@ def main() -> int:
         os.environ["OMP_NUM_THREADS"] = "1"  # one thread in every arm
     part, parts = map(int, asked.part.split("/"))
     chosen = asked.only or names(kind)[part - 1 :: parts]
-    found = [judge(name, kind, asked) for name in chosen]
-    if asked.json:
-        asked.json.write_text(json.dumps(found, indent=1))
+    found = []
+    for name in chosen:
+        found.append(judge(name, kind, asked))
+        if asked.json:
+            asked.json.write_text(json.dumps(found, indent=1))
     planted = [one for one in found if one["planted"]]
     good, clean = sum(one["good"] for one in planted), [one for one in found if not one["planted"]]
     alone = sum(one["good"] for one in clean)

@@ -49,6 +49,7 @@ SCRIPT = textwrap.dedent("""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     loader = DataLoader(Rows(), batch_size=32, shuffle=True)
     for step, (x, y) in enumerate(loader):
+        x = x.to(device, non_blocking=True)
         out = model(x)
         loss = ranking(out, y)
         for sample, truth in zip(x, y):
@@ -116,6 +117,8 @@ LINES = {
     "loss.item()": ("read", ""),
     "optimizer.step()": ("optimizer", ""),
     "out = model": ("forward", ""),
+    "loss = ranking": ("forward", ""),
+    "x = x.to(": ("copy", ""),
 }
 
 

@@ -81,20 +81,22 @@ def _with_workers(facts: Facts, now: int, many: int) -> float:
 def _less_work(facts: Facts, loader: Loader) -> Iterator[Candidate]:
     """Less work for each item, where the loader was seen at work in the training thread."""
     found, seen = item_code(facts.result, loader.dataset, facts.sources), False
+    same = found is not None and not is_random(*found)
+    own = facts.of_loader("decode", "item loop", "item")
     for kind, remedy in (("decode", "decode-once"), ("item loop", "vectorize-item"), ("item", "lighter-item")):
         role = facts.first(kind)
         if role is None:
             continue
         seen, part = True, facts.of_loader(kind)
-        yield _relieved(facts, remedy, part, role.place, f"{percent(part)} of the loader's own time is spent there")
-    own = facts.of_loader("decode", "item loop", "item")
-    if found is not None and not loader.iterable and not is_random(*found) and not only_rows(found[1]):
-        part = own if seen else 0.9
-        why = "nothing in __getitem__ is random"
-        yield _relieved(facts, "cache-items", part, loader.place, why)
+        why = f"{percent(part)} of the loader's own time is spent there"
+        if kind == "decode" and same:
+            part, why = own, f"{why}, and nothing that follows is random"
+        yield _relieved(facts, remedy, part, role.place, why)
+    if same and not loader.iterable and not only_rows(found[1]):
+        yield _relieved(facts, "cache-items", own if seen else 0.9, loader.place, "nothing in __getitem__ is random")
     elif found is not None and not seen and loader.workers:
         source, function = found
-        place = Place(source.file, function.lineno, source.line(function.lineno).strip(), "__getitem__")
+        place = Place(source.file, function.lineno, source.line(function.lineno).strip(), function.name)
         yield _relieved(facts, "lighter-item", 0.9, place, "its workers do not keep up")
 
 

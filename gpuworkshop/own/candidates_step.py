@@ -36,6 +36,9 @@ IN_GRAPH: tuple[Kind, ...] = ("one call", "batch loop", "beside")
 
 LOOPS: tuple[Kind, ...] = ("one call", "batch loop", "read loop", "beside", "weights loop")
 
+SELDOM = 0.2
+"""A line that waits for the card in fewer of the steps is left alone."""
+
 OFTEN = 3
 """What is done between steps must be seen between so many: once in an epoch tells nothing of its part of the time."""
 
@@ -109,6 +112,7 @@ def _larger_batch(facts: Facts) -> Iterator[Candidate]:
             "accumulation_now": str(passes),
         }  # fmt: skip
         yield Candidate("micro-batch", _with_batch(cost, fewer), float(fewer), why, loader.place, values)
+        return
     values = {"batch_size": str(loader.batch_size * times)}
     yield Candidate("batch", _with_batch(cost, times), float(times), why, loader.place, values)
 
@@ -144,8 +148,10 @@ def _optimizer(facts: Facts) -> Iterator[Candidate]:
 def _waits(facts: Facts) -> Iterator[Candidate]:
     """Lines at which the host waits for a card."""
     shares, waits = facts.shares, facts.settings.waits
-    if not facts.card or not waits or facts.look.traced is None:
+    if not facts.card or not waits or facts.look.traced is None or waits[0].a_step < SELDOM:
         return
+    if sum(facts.with_backward(role) for role in facts.roles if role.kind in LOOPS) > 0.3:
+        return  # the loop goes first, and its waits with it
     waiting, late, copies = shares.synchronizing or 0.0, shares.launches or 0.0, shares.copies or 0.0
     first = waits[0]
     asked = f"{first.call} is called {first.a_step:.3g} times a step"
@@ -195,7 +201,7 @@ def _compiled(facts: Facts) -> Iterator[Candidate]:
     late = max(0.0, late - facts.share(*LOOPS))
     why = f"launches take {percent(late)} of the time, {facts.look.traced.calls:,.0f} kernels a step"
     done = facts.look.achieved.of_product if facts.look.achieved else None
-    gone = remedies()["compile"].effect * late + 0.2 * work * (1 - min(1.0, done) if done is not None else 0.25)
+    gone = remedies()["compile"].effect * late + 0.12 * work * (1 - min(1.0, done) if done is not None else 0.25)
     yield Candidate(
         "compile", without(gone), without(late + work), why, facts.settings.model_place, {"compiled": "True"}
     )

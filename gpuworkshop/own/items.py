@@ -11,7 +11,7 @@ from gpuworkshop.own.source import Source, Sources, last_name
 
 
 def item_code(result: OwnResult, dataset: str, sources: Sources) -> tuple[Source, ast.FunctionDef] | None:
-    """The __getitem__ of a data set of the script's own, where it is in a file that is known."""
+    """What makes an item of a data set of the script's own: __getitem__, or __iter__ of a stream; None if not known."""
     files = dict.fromkeys(
         [result.script, *(place.file for hot in result.hot for place in hot.places)]
         + [one.place.file for one in result.settings.loaders if one.place]
@@ -20,7 +20,7 @@ def item_code(result: OwnResult, dataset: str, sources: Sources) -> tuple[Source
         for node in ast.walk(source.tree):
             if isinstance(node, ast.ClassDef) and node.name == dataset:
                 for statement in node.body:
-                    if isinstance(statement, ast.FunctionDef) and statement.name == "__getitem__":
+                    if isinstance(statement, ast.FunctionDef) and statement.name in ("__getitem__", "__iter__"):
                         return source, statement
     return None
 

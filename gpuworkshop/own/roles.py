@@ -17,7 +17,7 @@ from gpuworkshop.own.source import Sources, last_name, name_of
 
 Kind = Literal[
     "decode", "item loop", "item", "collate", "validation", "empty_cache", "collect", "saving", "one call",
-    "batch loop", "read loop", "weights loop", "optimizer", "backward", "forward", "read", "beside",
+    "batch loop", "read loop", "weights loop", "optimizer", "backward", "forward", "copy", "read", "beside",
 ]  # fmt: skip
 """What a line is for. The first four are in the loader, the others in the training thread outside of it."""
 
@@ -117,9 +117,20 @@ def _plain(frames: list[Frame], settings: Settings) -> Kind:
             return "backward"
         if {"step", "zero_grad"} & frame.calls or _same(frame, settings.step_place):
             return "optimizer"
-        if _same(frame, settings.model_place):
+        if _same(frame, settings.model_place) or _makes_the_loss(frame, settings.backward_place):
             return "forward"
-    return "read" if frames[0].calls & names().reading else "beside"
+    if frames[0].calls & names().reading:
+        return "read"
+    return "copy" if frames[0].calls & {"to", "cuda"} else "beside"
+
+
+def _makes_the_loss(frame: Frame, back: Place | None) -> bool:
+    """Whether the line sets what backward() is called on."""
+    if back is None or frame.source is None or back.file != frame.place.file or frame.statement is None:
+        return False
+    roots = {n.id for call in frame.source.calls(back.line) for n in ast.walk(call) if isinstance(n, ast.Name)}
+    targets = getattr(frame.statement, "targets", [getattr(frame.statement, "target", None)])
+    return bool(roots & {name_of(target) for target in targets if target is not None} - {""})
 
 
 def _same(frame: Frame, place: Place | None) -> bool:

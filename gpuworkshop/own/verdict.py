@@ -26,6 +26,10 @@ WORTH = 1.10
 WORTH_TRAINING = 1.25
 """The same for a change that alters the training itself, which must be paid for with a look at the losses."""
 
+TRAINING = 1.5
+"""How many times more a change that alters the training must bring than one that does not, to be the first: samples/s
+do not say how much each sample teaches."""
+
 NEAR = 1.06
 """Changes whose expected gains differ by less are equal: then the safer one comes first."""
 
@@ -70,7 +74,7 @@ def _ordered(known: Facts) -> list[Candidate]:
     order = list(remedies())
 
     def rank(one: Candidate) -> tuple:
-        gain = min(one.expected, one.at_most)
+        gain = min(one.expected, one.at_most) / (TRAINING if remedies()[one.remedy].numerics == "training" else 1.0)
         return (
             -round(math.log(gain) / math.log(NEAR)),
             _SAFER.index(remedies()[one.remedy].numerics),

@@ -24,8 +24,8 @@ critic = nn.Sequential(nn.Linear(64, 512), nn.LeakyReLU(0.2), nn.Linear(512, 1))
 opt_g = torch.optim.Adam(generator.parameters(), lr=2e-4, betas=(0.5, 0.999), fused=True)
 opt_d = torch.optim.Adam(critic.parameters(), lr=2e-4, betas=(0.5, 0.999), fused=True)
 bce = nn.BCEWithLogitsLoss()
-real_loader = make_loader(4096, 64, 256)
-noise_loader = make_loader(4096, 32, 256)
+real_loader = make_loader(2048, 64, 64)
+noise_loader = make_loader(2048, 32, 64)
 
 for epoch in range(n_epochs):
     start, seen = time.time(), 0
@@ -47,6 +47,7 @@ for epoch in range(n_epochs):
         opt_g.step()
 
         state = {"generator": generator.state_dict(), "critic": critic.state_dict(), "step": i}
+        state |= {"opt_g": opt_g.state_dict(), "opt_d": opt_d.state_dict()}
         torch.save(state, os.path.join(folder, "last.pt"))
         seen += len(real)
     rate = seen / (time.time() - start)

@@ -70,4 +70,4 @@ def make(count, seed):
 if __name__ == "__main__":
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(128, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
-    Trainer(network, make(4096, 7), make(2048, 8), [Validation()]).train()
+    Trainer(network, make(4096, 7), make(8192, 8), [Validation()]).train()
