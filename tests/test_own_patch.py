@@ -403,6 +403,16 @@ def test_an_interval_that_is_there_is_made_longer() -> None:
     text = head + "        score = evaluate(m)\n        print(score)\n"
     found = changed("rare-validation", text, "score = evaluate", {"every": "100"})
     assert found.certain and "+EVERY = 100\n" in found.text and found.text.count("\n+") == 2
+    longer = changed("rare-validation", text.replace("= 1\n", "= 250\n"), "score = evaluate", {"every": "100"})
+    assert longer.certain and "+EVERY = 1000\n" in longer.text
+
+
+def test_an_average_is_not_made_of_a_few_steps() -> None:
+    """A meter that is fed rarely tells something else; a progress bar may tell its number rarely."""
+    head = "for i, x in enumerate(d):\n    "
+    for line, certain in (("meter.update(loss.item(), 8)", False), ("bar.set_postfix(loss=loss.item())", True)):
+        found = changed("rare-loss", f"{head}{line}\n", line, {"every": "100"})
+        assert found.certain == certain, found.text
 
 
 def test_micro_batches_change_both_numbers() -> None:
@@ -434,7 +444,9 @@ def test_a_framework_takes_settings_by_its_own_names() -> None:
     assert "bf16=True" in changed("bf16", text, "trainer.train", {"bf16": "True", "device": "cuda"}, **how).text
     assert 'optim="adamw_torch_fused"' in changed("fused", text, "trainer.train", {"optimizer": "AdamW"}, **how).text
     without = changed("workers", "trainer.train()\n", "trainer.train", WORKERS, **how)
-    assert not without.certain and "TrainingArguments" in without.text
+    assert not without.certain and "TrainingArguments(..., dataloader_num_workers=2" in without.text
+    lightning = changed("bf16", "trainer.fit(m)\n", "trainer.fit", {"device": "cuda"}, framework="Lightning")
+    assert 'Trainer(..., precision="bf16-mixed")' in lightning.text
 
 
 def test_their_file_is_never_written(tmp_path) -> None:

@@ -341,7 +341,7 @@ def test_a_report_says_limit_change_place_and_numbers() -> None:
     text = str(report(msgspec.structs.replace(result, planted="a test"), SOURCES))
     line = SCRIPT.splitlines().index("    score = evaluate(model, held_out)") + 1
     assert "Planted: a test" in text and "Change first: validation less often (<= 2.00x)" in text
-    assert "+    if step % 100 == 0:" in text or f"train.py:{line}" in text
+    assert "+    if step % 20 == 0:" in text and f"@@ -{line - 3}," in text
     assert "10 ms" in text and "3,200 samples/s" in text and text.count("n/a") >= 4
 
 

@@ -36,6 +36,8 @@ IN_GRAPH: tuple[Kind, ...] = ("one call", "batch loop", "beside")
 
 LOOPS: tuple[Kind, ...] = ("one call", "batch loop", "read loop", "beside", "weights loop")
 
+EVERY = (2, 5, 10, 20, 50, 100, 200, 500, 1000)
+
 SELDOM = 0.2
 """A line that waits for the card in fewer of the steps is left alone."""
 
@@ -75,7 +77,13 @@ def _beside(facts: Facts, role: Role) -> Iterator[Candidate]:
     why = f"{percent(role.share)} of the time is spent there"
     why += f", {percent(whole)} with its part of the backward pass" if whole > role.share else ""
     expected = without(share * remedies()[remedy].effect)
-    yield Candidate(remedy, expected, without(whole), why, role.place, {"every": str(RARELY)})
+    yield Candidate(remedy, expected, without(whole), why, role.place, {"every": str(_every(whole))})
+
+
+def _every(share: float) -> int:
+    """Every how many steps, so that what is done then takes a twentieth of the time: 2, 5, 10, 20, 50, 100 ..."""
+    wanted = min(share, 0.99) / (1 - min(share, 0.99)) / 0.05
+    return next(n for n in EVERY if n >= wanted or n == EVERY[-1])
 
 
 # A larger batch
@@ -185,7 +193,7 @@ def _formats(facts: Facts) -> Iterator[Candidate]:
     values = {"device": used.device.partition(":")[0], "bf16": "True", "tf32": "True"}
     if used.precision in ("fp32", "tf32") and not used.autocast:
         gone = 0.6 if used.precision == "fp32" else 0.35
-        yield Candidate("bf16", without(gone * work), without(work), why, used.model_place, values)
+        yield Candidate("bf16", without(gone * work), without(work), why, used.model_place or used.step_place, values)
     if used.precision == "fp32" and not used.autocast:
         script = used.model_place or used.step_place
         yield Candidate("tf32", without(0.5 * work), without(work), why, script, values)
@@ -195,8 +203,8 @@ def _formats(facts: Facts) -> Iterator[Candidate]:
 
 
 def _compiled(facts: Facts) -> Iterator[Candidate]:
-    late, work = facts.shares.launches or 0.0, facts.shares.compute or 0.0
-    if facts.settings.compiled or not facts.card or facts.look.traced is None:
+    late, work, used = facts.shares.launches or 0.0, facts.shares.compute or 0.0, facts.settings
+    if used.compiled or not facts.card or facts.look.traced is None:
         return
     late = max(0.0, late - facts.share(*LOOPS))
     why = f"launches take {percent(late)} of the time, {facts.look.traced.calls:,.0f} kernels a step"

@@ -7,7 +7,7 @@ from pathlib import Path
 from gpuworkshop.own import recipes
 from gpuworkshop.own.edit import NotCertain, edited, unified
 from gpuworkshop.own.pick import Change
-from gpuworkshop.own.remedies import Remedy
+from gpuworkshop.own.remedies import Remedy, in_framework
 from gpuworkshop.own.result import OwnResult, Place
 from gpuworkshop.own.source import Sources
 from gpuworkshop.own.task import Task
@@ -28,17 +28,25 @@ def change(remedy: Remedy, place: Place | None, values: dict[str, str], result: 
         text = unified(source, edited(source, edits))
         return Change(text, True, source.file, source.encoding, values)
     except (NotCertain, RecursionError) as fault:
-        return Change(_instructions(remedy, place, values, str(fault)), False, values=values)
+        text = _instructions(remedy, place, values, str(fault), _in_framework(remedy, values, result))
+        return Change(text, False, values=values)
 
 
-def _instructions(remedy: Remedy, place: Place | None, values: dict[str, str], why: str) -> str:
+def _in_framework(remedy: Remedy, values: dict[str, str], result: OwnResult) -> str:
+    """The line that a framework takes for it; "" without one, or where it does not."""
+    call, known = in_framework(result.settings.framework if result.settings else "", remedy.id)
+    given = (name if "=" in name else f"{name}={values.get(setting, 'True')}" for setting, name in known.items())
+    return f"{call}(..., {', '.join(given)})" if call else ""
+
+
+def _instructions(remedy: Remedy, place: Place | None, values: dict[str, str], why: str, instead: str = "") -> str:
     lines = []
     if place is not None:
         lines.append(f"# {Path(place.file).name}:{place.line}" + (f"   {place.code}" if place.code else ""))
     if why:
         lines.append(f"# {why}")
     settings = ", ".join(f"{name}={value}" for name, value in values.items())
-    return "\n".join([*lines, _filled(remedy.code, values | {"values": settings})])
+    return "\n".join([*lines, instead or _filled(remedy.code, values | {"values": settings})])
 
 
 def _filled(code: str, values: dict[str, str]) -> str:

@@ -10,6 +10,15 @@ from gpuworkshop.own.origin import literal
 from gpuworkshop.own.source import Source, last_name, name_of
 from gpuworkshop.own.task import Task
 
+LONGER = 4
+"""An interval that is there becomes at least so many times longer."""
+
+TELLS = frozenset({
+    "print", "info", "debug", "write", "log", "log_dict", "log_metrics", "add_scalar", "add_scalars", "set_postfix",
+    "set_postfix_str", "set_description",
+})  # fmt: skip
+"""Calls that only tell of a number: nothing is lost when they do so rarely."""
+
 
 def rarely(task: Task) -> list[Edit]:
     """A statement under ``if step % 100 == 0``, or the number of a condition that is there already."""
@@ -17,7 +26,8 @@ def rarely(task: Task) -> list[Edit]:
     statement = edit.simple(source, task.place.line)
     every = _present_interval(task, statement)
     if every is not None:
-        return [edit.replace(source, every, task.values["every"])]
+        longer = max(int(task.values["every"]), LONGER * every.value)
+        return [edit.replace(source, every, str(longer))]
     if not isinstance(statement, ast.Expr | ast.Assign | ast.AugAssign | ast.For | ast.With):
         raise NotCertain("")
     last = _last_use(source, statement)
@@ -95,6 +105,6 @@ def reads(task: Task) -> list[Edit]:
         if not isinstance(statement.target, ast.Name):
             raise NotCertain("where the sum is used is not known")
         return [edit.replace(source, calls[0].func, f"{source.written(calls[0].func.value)}.detach")]
-    if isinstance(statement, ast.Expr | ast.Assign):
+    if isinstance(statement, ast.Expr) and last_name(statement.value) in TELLS:
         return rarely(task)
-    raise NotCertain("")
+    raise NotCertain("what is read is used: keep it on the device, and read it where it is told")

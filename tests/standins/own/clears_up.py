@@ -14,8 +14,8 @@ device = "cuda" if use_amp else "cpu"
 
 def get_loader():
     draw = torch.Generator().manual_seed(9)
-    images = torch.randn(1024, 3, 16, 16, generator=draw)
-    labels = torch.randint(0, 10, (1024,), generator=draw)
+    images = torch.randn(512, 3, 16, 16, generator=draw)
+    labels = torch.randint(0, 10, (512,), generator=draw)
     data = TensorDataset(images, labels)
     return DataLoader(data, sampler=BatchSampler(RandomSampler(data), 64, drop_last=True), batch_size=None)
 
