@@ -85,7 +85,7 @@ def tail(file: Path) -> str:
             text = output.read().decode(errors="replace")
     except OSError:
         return ""
-    lines = [line.rpartition("\r")[2].rstrip() for line in text.replace("\r\n", "\n").splitlines()]
+    lines = [line.rstrip("\r").rpartition("\r")[2].rstrip() for line in text.rstrip("\n").split("\n")]
     return "\n".join(lines[-TAIL_LINES:])
 
 

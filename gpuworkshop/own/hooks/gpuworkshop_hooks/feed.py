@@ -50,7 +50,7 @@ class Feed:
         if get_ident() != session.thread:
             if not self.threaded:
                 self.threaded = True
-                records.note("loader in a thread", loader=self.facts())
+                records.note("loader in a thread")
             return original(iterator)
         if self.handed and self.most is not None and self.of_epoch >= self.most:
             self._end_early()
