@@ -9,9 +9,10 @@ from gpuworkshop.loop.diagnose import bound
 from gpuworkshop.loop.remedies import by_id
 from gpuworkshop.numbers import percent
 from gpuworkshop.own.facts import Candidate, Facts, without
+from gpuworkshop.own.frame import Kind
 from gpuworkshop.own.remedies import remedies
 from gpuworkshop.own.result import Wait
-from gpuworkshop.own.roles import Kind, Role
+from gpuworkshop.own.roles import Role
 from gpuworkshop.own.task import RARELY
 
 BESIDE: dict[Kind, str] = {

@@ -6,8 +6,9 @@ import msgspec
 
 from gpuworkshop.instruments.starve_result import StarveResult
 from gpuworkshop.loop.look_result import Look, Shares
+from gpuworkshop.own.frame import Kind
 from gpuworkshop.own.result import Loader, OwnResult, Place, Settings
-from gpuworkshop.own.roles import IN_LOADER, Kind, Role, roles
+from gpuworkshop.own.roles import IN_LOADER, Role, roles
 from gpuworkshop.own.source import Sources
 from gpuworkshop.timing import Comparison
 

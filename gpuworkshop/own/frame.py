@@ -7,11 +7,18 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
 from gpuworkshop.own.result import Place
 from gpuworkshop.own.source import Source, last_name
+
+Kind = Literal[
+    "decode", "item loop", "item", "collate", "validation", "empty_cache", "collect", "saving", "one call",
+    "batch loop", "read loop", "weights loop", "optimizer", "backward", "forward", "copy", "read", "beside",
+]  # fmt: skip
+"""What a line is for. The first four are in the loader, the others in the training thread outside of it."""
 
 COMPREHENSIONS = (ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
 
