@@ -69,6 +69,11 @@ def scaling_efficiency(ranks: float, batch: float, steps: float, alone_batch: fl
     return 100 * efficiency_by_hand(worlds, int(batch), steps, int(alone_batch), alone_steps).efficiency
 
 
+def weights_gb(billions: float, bits: float) -> float:
+    """GB (10^9 bytes) of so many billion parameters of ``bits`` each."""
+    return billions * bits / 8
+
+
 COMPUTED: dict[str, Callable[..., float]] = {
     "wasted_share": wasted_share,
     "wasted_card_minutes": wasted_card_minutes,
@@ -76,6 +81,7 @@ COMPUTED: dict[str, Callable[..., float]] = {
     "busy_when_late": busy_when_late,
     "scaling_efficiency": scaling_efficiency,
     "largest_batch": largest_batch,
+    "weights_gb": weights_gb,
 }
 """Numeric answers that are calculated from the numbers in the question."""
 

@@ -139,7 +139,7 @@ def _why(arm: Arm, result: OwnResult) -> str:
     which = "the changed script" if arm == "after" else "the script as it was"
     status = f" with exit code {result.exit_code}" if result.exit_code is not None else ""
     if result.ended == "timed out":
-        return f"{which} showed no steps in {result.seconds:.0f} s"
+        return f"{which} was not far enough after {result.seconds:.0f} s: give it more time, --budget 5m"
     if result.ended in ("error", "signal"):
         return f"{which} fails{status}"
     return f"{which} ended{status} before it could be measured: {' '.join(result.not_seen[:1]) or 'too few steps'}"
