@@ -97,9 +97,9 @@ def chosen() -> Path:
 
 def chosen_cache() -> Path:
     """The folder that is meant for what can be made again: `$GPUWORKSHOP_CACHE`, else `$XDG_CACHE_HOME/gpuworkshop`,
-    else `~/.cache/gpuworkshop`. Touches no disk. Raises RuntimeError where there is no home."""
+    else `~/.cache/gpuworkshop`. Touches no disk. Raises RuntimeError where there is no such home."""
     usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuworkshop"
-    return Path(os.environ.get("GPUWORKSHOP_CACHE") or usual)
+    return Path(os.environ.get("GPUWORKSHOP_CACHE") or usual).expanduser()
 
 
 def spare_folder() -> Path:

@@ -1,5 +1,6 @@
 """Attacks on claims: files of odd kinds and numbers, two recordings at once, flags that nobody reads."""
 
+import errno
 import itertools
 import os
 import threading
@@ -10,7 +11,7 @@ import msgspec
 import pytest
 from test_claims import HERE, part
 
-from gpuworkshop import cli
+from gpuworkshop import cli, state
 from gpuworkshop.course import claims, claims_store
 from gpuworkshop.course.claims_result import ClaimsResult, Reading
 
@@ -72,6 +73,21 @@ def test_two_recordings_into_one_file_keep_the_parts_of_both(tmp_path, monkeypat
     assert [one.name for one in tmp_path.iterdir() if one != file and "claims" in one.name] == []
 
 
+def test_a_disk_that_fills_up_meanwhile_is_one_line_and_the_file_is_as_it_was(tmp_path, monkeypatch) -> None:
+    file = tmp_path / "claims.json"
+    store = claims_store.InFile(file, HERE.machine)
+    store.add(made("verify"))
+    before = file.read_bytes()
+
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="the part calls cannot be kept in .*claims.json: No space left"):
+        store.add(made("calls"))
+    assert file.read_bytes() == before and [one for one in tmp_path.iterdir() if one.is_file()] == [file]
+
+
 # ---------------------------------------------------------------- numbers
 
 
@@ -121,3 +137,16 @@ def test_numbers_of_any_size_are_a_table_that_can_be_read(unit) -> None:
 def test_a_launcher_that_nobody_needs_is_refused(words, capsys) -> None:
     assert cli.main(["claims", *words, "--launcher", "srun"]) == 2
     assert "a recording is shown where you are" in one_line(capsys)
+
+
+# ---------------------------------------------------------------- variables
+
+
+def test_the_cache_is_in_the_home_that_its_name_begins_with(monkeypatch, tmp_path) -> None:
+    """Slurm's --export and a notebook's %env hand a ~ over as it stands; it made a folder of that name."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("GPUWORKSHOP_CACHE", "~/cache")
+    assert state.chosen_cache() == tmp_path / "cache"
+    monkeypatch.setenv("GPUWORKSHOP_CACHE", "~nobody-of-this-name/cache")
+    with pytest.raises(RuntimeError):
+        state.chosen_cache()

@@ -49,6 +49,11 @@ def test_settings_that_a_script_does_not_read_are_refused(flags, script, capsys,
     assert said.out == "" and said.err.count("\n") == 1 and "a script brings its own job" in said.err
 
 
+def test_an_option_of_the_script_is_told_where_it_goes(script, capsys) -> None:
+    assert cli.main(["scale", script, "--epochs", "1"]) == 2
+    assert "gpuworkshop scale -- SCRIPT" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("wait", ["nan", "inf", "-1", "1e9"])
 def test_a_wait_that_makes_no_sense_is_one_line(wait, capsys) -> None:
     assert cli.main(["scale", "--ranks", "1", "--straggler-ms", wait]) == 2

@@ -33,6 +33,10 @@ from gpuworkshop.report import clean
 __all__ = ["app", "main"]
 
 
+_TAKES_A_COMMAND = {"watch": "COMMAND", "loop": "COMMAND", "scale": "SCRIPT"}
+"""Verbs that run something of the learner's, and what stands for it."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line, `sys.argv` if none is given, and return its exit code."""
     if sys.platform == "win32":
@@ -72,8 +76,8 @@ def _usage(error: CycloptsError) -> str:
     if isinstance(error, UnusedCliTokensError):
         words = " ".join(error.unused_tokens or ())
         return f'{verb}: "{words}" has no option in front; gpuworkshop {verb} --help names the options'
-    if isinstance(error, UnknownOptionError) and verb in ("watch", "loop"):
-        return f"{error} Is it the command's? That goes after --: gpuworkshop {verb} -- COMMAND"
+    if isinstance(error, UnknownOptionError) and verb in _TAKES_A_COMMAND:
+        return f"{error} Is it the command's? That goes after --: gpuworkshop {verb} -- {_TAKES_A_COMMAND[verb]}"
     return str(error)
 
 

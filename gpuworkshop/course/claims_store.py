@@ -79,11 +79,17 @@ class InFile:
         return load(self.file) if self.file.exists() else None
 
     def add(self, part: Part) -> ClaimsResult:
-        """Write the file anew, with this part instead of the one of the same name; another process may do so too."""
+        """Write the file anew, with this part instead of the one of the same name; another process may do so too.
+
+        OSError where it cannot be written any more: the file is as it was.
+        """
         with _alone(self.file.parent):
             old = self.read()
             result = merged([*(old.parts if old else ()), part])
-            _write(self.file, envelope(result, result.origin, claims.findings(result)) + b"\n")
+            try:
+                _write(self.file, envelope(result, result.origin, claims.findings(result)) + b"\n")
+            except OSError as error:
+                raise OSError(f"the part {part.name} cannot be kept in {self.file}: {error.strerror}") from None
         return result
 
     def _writable(self) -> None:

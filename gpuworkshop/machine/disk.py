@@ -83,7 +83,9 @@ def places(**more: str | Path) -> dict[str, str]:
     """The usual places by name: home, state, cache, tmp, shm (Linux), here; and more, such as course=FOLDER."""
     found: dict[str, str | Path] = {"state": state.chosen(), "tmp": temporary(), **more}
     with suppress(RuntimeError):  # there is no home
-        found = {"home": Path.home(), **found, "cache": state.chosen_cache()}
+        found = {"home": Path.home(), **found}
+    with suppress(RuntimeError):
+        found["cache"] = state.chosen_cache()
     if sys.platform == "linux":
         found["shm"] = "/dev/shm"
     with suppress(OSError):  # the current folder is gone
