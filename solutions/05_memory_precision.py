@@ -201,7 +201,7 @@ with chapter.bar("batch sizes in turn") as bar:
 memory.report(swept)
 
 # %% effect-batch
-shows = "a larger batch is faster, up to a knee"
+shows = f"a larger batch is faster than one of {batches[0]}, up to the knee at {swept.knee}"
 lesson.effect(shows, tradeoffs.grown(swept), "The recordings below do.")
 
 # %% read-sweep [markdown]
@@ -210,8 +210,9 @@ lesson.effect(shows, tradeoffs.grown(swept), "The recordings below do.")
 #
 # The **ceiling** is the largest batch that fits. The published way: find it by searching, then run at 70 to 85% of it,
 # because memory grows in backward and falls to pieces. The kit measures a few small batches, draws a straight line
-# through them, and confirms the end of it with three whole steps. A CPU's memory is the whole machine's, so without a
-# card this is a recording:
+# through them, and confirms the end of it with three whole steps. *Allocator retries* in its table: PyTorch found no
+# room, gave back all that it kept, and asked again. The step ran, later than it should, and the next one may not; so
+# that size counts as too large. A CPU's memory is the whole machine's, so without a card this is a recording:
 
 # %% find-ceiling
 found = None
@@ -224,8 +225,9 @@ display(memory.report(found) if found else replay.show("ceiling"))
 
 # %% read-ceiling [markdown]
 # **Take the knee if it comes first, else 70 to 85% of the ceiling.** Where the knee comes first, the published rule
-# takes memory, and brings hardly any speed. *Memory at 15%* says that there is room; whether the room is worth
-# anything, only the throughput says. ResNet-50 on a card, as a recording; look where it bends:
+# takes memory, and brings hardly any speed. A memory at 15% says that there is room; whether the room is worth
+# anything, only the throughput says. ResNet-50 on a card, as a recording. Look where it bends; a knee marked *or more*
+# is at the largest size that was measured, and may lie beyond it:
 
 # %% recorded-batches
 replay.picture("batches")
@@ -236,8 +238,8 @@ quiz.ask("05_memory_precision", "largest-batch")
 # %% hundred [markdown] minutes=1
 # ## 100%, at a fraction of the speed
 #
-# The same training step in FP32 and in BF16, and what utilization says of both. It needs a card; the recording is the
-# one of chapter 2.
+# The same training step in FP32 and in BF16, and what utilization says of both. The first row is a kernel of one
+# thread, for comparison. It needs a card; the recording is the one of chapter 2.
 
 # %% busy
 busy = None
@@ -250,8 +252,8 @@ display(demos.report(busy) if busy else replay.show("busy"))
 # %% read-busy [markdown]
 # Utilization is necessary, not sufficient. It was near 100% both times, and one run did several times the work.
 # **Tensor activity**, where the driver tells it, shows the difference. **Achieved FLOP/s** shows it on any machine:
-# count what a step computes, divide by its time, and hold it against what the device can do. The next table has it for
-# each format.
+# count what a step computes, divide by its time, and hold it against what the device can do. Against the peak that the
+# maker states for the format it is called **MFU**. The next table has both for each format.
 
 # %% formats [markdown] minutes=3
 # ## Precision
@@ -290,8 +292,9 @@ quiz.ask("05_memory_precision", "what-stays")
 
 # %% checkpointing [markdown]
 # The last arm of the table is **checkpointing**: a block keeps nothing but its input, and computes the rest again in
-# backward. It is in the model above, `checkpoint(block, x, use_reentrant=False)`: the old re-entrant way can leave
-# weights untrained without a word. Wrap the expensive parts; for Hugging Face models it is one call,
+# backward. That is why it costs time: most of a forward pass is done twice, and a forward pass is about a third of a
+# step's operations. It is in the model above, `checkpoint(block, x, use_reentrant=False)`: the old re-entrant way can
+# leave weights untrained without a word. Wrap the expensive parts; for Hugging Face models it is one call,
 # `model.gradient_checkpointing_enable()`.
 
 
@@ -322,7 +325,10 @@ predict.compare("05-saving", tradeoffs.bf16_saving(formats), formats.origin)
 # holds for another model. Whether a format still learns as before is a question of its own:
 # `gpuworkshop precision --learn` trains each.
 #
-# The GPT of 218 million weights, on a card, as a recording. Look at BF16 over FP32, and over TF32:
+# The GPT of 218 million weights, on a card, as a recording. Look at BF16 over FP32, and over TF32. Each row is held
+# against its own format's peak: a smaller share of a much higher peak is still more. And look at checkpointing: its
+# time grows more than its operations. In BF16 the products are fast, and what is repeated beside them, elementwise work
+# and launches, weighs more.
 
 # %% recorded-formats
 tradeoffs.table(replay.load("precision"))

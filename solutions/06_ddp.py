@@ -120,7 +120,8 @@ print("cards that PyTorch sees:", torch.cuda.device_count())  # as many as reque
 # gpuworkshop scale --ranks 2 -- train.py
 # ```
 #
-# Here first a plain script:
+# In its table *its world* is the number of ranks that a rank has met, and *collectives* are exchanges among them, such
+# as all-reduce. Here first a plain script:
 
 # %% plain-script
 plain = """
@@ -140,7 +141,7 @@ with chapter.bar("plain.py as two ranks") as bar:
 display(seen)
 
 # %% twin [markdown]
-# Then its twin, in which the ranks meet, and the model is wrapped:
+# Then its twin, in which the ranks meet, and the model is wrapped. It exchanges once a step, and at the start:
 
 # %% twin-script
 twin = """
@@ -166,7 +167,7 @@ display(seen)
 # ## The request
 #
 # One node, one task, and torchrun makes one rank for each card. CPUs = (workers + 1) x ranks, because every rank has a
-# loader of its own.
+# loader of its own. The last line trains the kit's network; `gpuworkshop job write -- train.py` writes one for yours.
 
 # %% script
 here = place.site()
@@ -223,7 +224,7 @@ several.effect(scaled)
 # - Every step waits for the slowest rank. The last table names it, if one is slower than the others.
 # - With a single card there is a single rank: then the report says what DDP costs where nobody is to be talked to.
 #
-# The same on cards, as a recording; its mark names them and the day:
+# The same on cards, as a recording, where this version of the kit has one:
 
 # %% recorded-scale
 replay.show("scale")
@@ -283,6 +284,8 @@ print(f"two starved ranks would reach {two / (2 * one):.0%} of twice one")
 # - **It fits.** Then first what makes one card faster: data, precision, batch. The workshop states: many jobs that took
 #   four A100s fit two B200s, or one with BF16; models of 70 billion weights and more may need two. Not measurable here,
 #   because it needs those cards; what BF16 brings on this one, chapter 5 measured.
+# - **It is your own job.** Some minutes on one card and on two, with the same batch for each rank, and the samples/s of
+#   your own log: those of two over twice those of one are the weak efficiency.
 # - **It fits, and one card is saturated.** Two, measured; then four, measured. Stop where the efficiency leaves its
 #   band. A card that brings half is somebody else's whole card.
 

@@ -116,7 +116,7 @@ def _alt(points: Sequence[Any], named: str, unit: str) -> str:
 
 
 def _text(points: Sequence[Any], knee: int | None, named: str, unit: str, rule: tuple[int, int] | None) -> str:
-    mark = "knee, or below it" if named.endswith("or more") else "knee"
+    mark = "knee, or beyond" if named.endswith("or more") else "knee"
     rows = tuple((f"{p.batch:,}", spread(p.rate), mark if p.batch == knee else p.note) for p in points)
     table = Table(("batch", unit, ""), rows, "Throughput over the batch size, with intervals")
     return f"{table}\nPublished rule, {_RULE}: {rule[0]:,} to {rule[1]:,}." if rule else str(table)
