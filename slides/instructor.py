@@ -23,10 +23,7 @@ _REPLAYED = re.compile(r"(?:replay\.(?:show|picture|load)|signs\.shown)\(\"(\w+)
 
 
 class Block(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A part of a run, in minutes. Of a chapter, `exercises` are those that are done; None: all.
-
-    The `minutes` of a chapter count only until it has a notebook.
-    """
+    """A part of a run, in minutes. Of a chapter, `exercises` are those that are done; None: all."""
 
     what: str = ""
     chapter: str = ""
@@ -42,7 +39,7 @@ class Block(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def hands_on(self) -> int:
         """Minutes in which the room works, or rests."""
-        if self.chapter not in chapters():
+        if not self.chapter:
             return self.minutes
         left_out = (one.minutes for id, one in material.exercises(self.chapter).items() if id not in self.done)
         return chapters()[self.chapter].minutes - sum(left_out)
@@ -126,12 +123,11 @@ def _run(plan: Plan) -> str:
 
 
 def _what(block: Block) -> str:
-    title = chapters()[block.chapter].title if block.chapter in chapters() else block.chapter[3:].replace("_", " ")
-    return f"{block.chapter[:2]} {title}" if block.chapter else block.what
+    return f"{block.chapter[:2]} {chapters()[block.chapter].title}" if block.chapter else block.what
 
 
 def _done(block: Block) -> Iterator[str]:
-    if block.chapter in chapters():
+    if block.chapter:
         known = material.exercises(block.chapter)
         yield from (known[id].title for id in block.done)
 

@@ -59,6 +59,7 @@ def _claim(argument: str) -> Piece:
     if row is None:
         raise Wrong(f"no claim is called {name!r}: there are {', '.join(_judged())}")
     cells = dict(zip(("words", "claimed", "measured", "verdict"), claims.cells(row), strict=True))
+    cells["value"] = cells["measured"].partition(" (")[0]
     if what not in cells:
         raise Wrong(f"a claim has {', '.join(cells)}, not {what!r}")
     own = Origin("claimed by", row.claim.source) if what in ("words", "claimed") else row.origin
@@ -150,8 +151,9 @@ KINDS: dict[str, Callable[[str], Piece]] = {
     "script": _script,
     "exercise": _exercise,
 }
-"""The kinds of placeholders. `number: RECORDING path | form`, `site: path`, `claim: ID words|claimed|measured|verdict`,
-`claims: CHAPTER IDs`, `question:` and `answer: CHAPTER ID`, `figure: RECORDING which`, `table: NAME`, ..."""
+"""The kinds of placeholders. `number: RECORDING path | form`, `site: path | form`, `claims: CHAPTER IDs`,
+`claim: ID words|claimed|measured|value|verdict`, `question:` and `answer: CHAPTER ID`, `exercise: CHAPTER ID`,
+`figure: RECORDING which` or a name of pictures.DRAWN, `table: NAME`, `script: minimal`."""
 
 
 def resolve(kind: str, argument: str) -> Piece:
