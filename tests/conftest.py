@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 OFFLINE = Path(__file__).parent / "offline"
+SHARES = ("browser", "slurm")
+"""Folders whose tests share what takes long to start."""
 _IN_CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
 
 
@@ -18,7 +20,8 @@ def pytest_configure(config: pytest.Config) -> None:
     state = tempfile.TemporaryDirectory(prefix="gpuworkshop-tests-", ignore_cleanup_errors=True)
     config.add_cleanup(state.cleanup)
     os.environ["GPUWORKSHOP_STATE"] = state.name
-    keep_notebooks_offline(Path(state.name) / "offline.log")
+    log = os.environ.setdefault("OFFLINE_LOG_OF_RUN", str(Path(state.name) / "offline.log"))  # of all its processes
+    keep_notebooks_offline(Path(log))
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in the background; what tests start must hear it
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -49,6 +52,14 @@ def tried_online() -> str:
     """What notebooks tried to reach, one line each; "" for nothing."""
     log = getattr(sys.modules.get("nbval.kernel"), "offline_log", None)
     return log.read_text(encoding="utf-8") if log and log.exists() else ""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of two processes that test, each takes whole files; what shares a browser or a cluster stays in one."""
+    for item in items:
+        folder = item.path.parent.name
+        item.add_marker(pytest.mark.xdist_group(folder if folder in SHARES else f"{folder}/{item.path.name}"))
 
 
 @pytest.fixture(autouse=True)

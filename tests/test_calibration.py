@@ -102,6 +102,7 @@ class Sum:
         return 1
 
 
+@pytest.mark.alone
 def test_live_a_workload_seldom_differs_from_itself() -> None:
     """At 5% each, four or more of ten happen once in a thousand runs."""
     plan = Plan(block_seconds=0.02, budget_seconds=0.8)

@@ -291,10 +291,10 @@ def test_there_are_ten_planted_jobs_and_each_says_where_it_shows() -> None:
         by_name("nothing")
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("planted", that_show_on("cpu"), ids=lambda one: one.name.replace(" ", "-"))
-def test_the_diagnosis_names_what_was_planted(planted, tmp_path_factory, monkeypatch) -> None:
-    """Really run: ratios within one run, so that a busy machine changes nothing."""
-    monkeypatch.setenv("GPUWORKSHOP_CACHE", str(tmp_path_factory.getbasetemp() / "planted-cache"))
+def test_the_diagnosis_names_what_was_planted(planted) -> None:
+    """Really run: ratios within one run."""
     look = Eye(trial.Bench(planted.job, planted.start, "cpu", QUICK)).look(planted.start, quick=True)
     found = diagnose(look)
     assert found.limit == planted.limit, found.reason

@@ -852,7 +852,7 @@ def test_a_whole_loop_runs_to_its_end(tmp_path) -> None:
         place.mkdir(exist_ok=True)
         pictures.draw(4 * number).resize((200, 150)).save(place / f"{number}.jpg")
     job = Job(data=str(tmp_path))
-    result = climb.run(job, start=TrainConfig(batch_size=8), max_changes=1)
+    result = climb.run(job, start=TrainConfig(batch_size=8), max_changes=1, budget_seconds=20.0)
 
     assert result.records[0].kind == "baseline" and result.records[0].rate == result.baseline.real
     assert len(result.kept) <= 1 and result.stopped

@@ -10,11 +10,6 @@ from gpuworkshop.workloads.config import Job, TrainConfig
 from gpuworkshop.workloads.planted import PLANTED
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("cache")
-
-
 def text(**settings) -> train.Training:
     return train.build(TrainConfig(batch_size=4, **settings), Job("gpt-tiny"), "cpu")
 
@@ -54,8 +49,7 @@ def test_every_sample_and_all_outputs_can_be_read() -> None:
     assert not kept.requires_grad, "what is kept holds no graph"
 
 
-def test_pictures_cropped_on_the_host_are_like_those_of_the_device(cache, monkeypatch) -> None:
-    monkeypatch.setenv("GPUWORKSHOP_CACHE", str(cache))
+def test_pictures_cropped_on_the_host_are_like_those_of_the_device() -> None:
     made = {}
     for where in ("device", "host"):
         training = train.build(TrainConfig("pre-decoded", batch_size=64, transform=where), Job(), "cpu")
@@ -72,8 +66,7 @@ def test_pictures_cropped_on_the_host_are_like_those_of_the_device(cache, monkey
         (dict(transform="host"), Job("gpt-tiny"), "is for pictures"),
     ],
 )
-def test_settings_that_mean_nothing_for_a_task_are_refused(settings, job, says, cache, monkeypatch) -> None:
-    monkeypatch.setenv("GPUWORKSHOP_CACHE", str(cache))
+def test_settings_that_mean_nothing_for_a_task_are_refused(settings, job, says) -> None:
     with pytest.raises(ValueError, match=says):
         train.build(TrainConfig(**settings), job, "cpu")
 

@@ -119,6 +119,7 @@ def test_d12_four_slow_workers_are_still_the_limit() -> None:
     assert seen.startup_seconds >= 0.5
 
 
+@pytest.mark.alone
 def test_enough_workers_hide_the_loader() -> None:
     seen = starve.measure(loader(0.001, 2), step_of(0.05), device="cpu", plan=QUICK)
     assert seen.limit == "compute"
