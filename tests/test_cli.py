@@ -201,6 +201,12 @@ def test_native_windows_is_refused_clearly(monkeypatch, capsys) -> None:
     assert "WSL2" in capsys.readouterr().err
 
 
+def test_help_wraps_by_the_terminal_and_not_by_the_source(monkeypatch, capsys) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.main(["scale", "--help"]) == 0
+    assert "they work together, or does each do the same work?" in capsys.readouterr().out
+
+
 class NvmlFault(Exception):
     """What the driver library raises."""
 

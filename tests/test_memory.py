@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from gpuworkshop import child
 from gpuworkshop.instruments import memory, memory_axes, memory_beside, memory_checkpoint, memory_cure
+from gpuworkshop.instruments.memory_faults import Fault
 from gpuworkshop.instruments.memory_result import Attempt, CureResult, Moment, Probe
 from gpuworkshop.instruments.memory_room import CardRoom, HostRoom, Reading
 from gpuworkshop.machine import allocation
@@ -374,6 +375,32 @@ def test_a_cure_names_what_was_changed(fits, says) -> None:
     findings = list(memory.findings(result))
     assert findings[-1].level == "ok" and findings[-1].title == says and result.cured is result.attempts[-1]
     assert findings[0].title.startswith("Planted:") and "Out of memory at a batch of 64" in str(memory.report(result))
+
+
+def test_another_failure_is_no_want_of_a_cure() -> None:
+    """oneDNN's words on a CPU where it gets no memory are not told from other faults."""
+    ill = cure(False, False)
+    fault = Fault("other", "RuntimeError: could not create a primitive")
+    last = msgspec.structs.replace(ill.attempts[-1], fault=fault)
+    finding = list(memory.findings(msgspec.structs.replace(ill, attempts=(ill.attempts[0], last))))[-1]
+    assert (
+        finding.level == "unknown" and finding.title.startswith("Stopped at BF16") and "primitive" in finding.evidence
+    )
+
+
+def test_a_cure_that_ends_its_process_says_what_to_do(monkeypatch, capsys) -> None:
+    """Without a card and a preset it is a GPT's: a CPU's convolutions end the process where they get no memory."""
+    from gpuworkshop.cli import main
+
+    asked = []
+
+    def ends(what, config, job, kind, **more):
+        asked.append(job.preset)
+        raise child.ChildFailed("the measuring process was ended by SIGSEGV")
+
+    monkeypatch.setattr(memory, "_ask", ends)
+    assert main(["memory", "--oom"]) == 1 and main(["memory", "--oom", "--preset", "tiny"]) == 1
+    assert asked == ["gpt-small", "tiny"] and capsys.readouterr().err.count("--preset gpt-small shows the cure") == 2
 
 
 def test_no_cure_and_no_illness_are_said() -> None:

@@ -26,7 +26,7 @@ app = App(
     name="gpuworkshop",
     help="Measure what a GPU job really does, fix one thing, and prove that it helped.",
     version=__version__,
-    help_format="plaintext",
+    help_format="markdown",
     suppress_keyboard_interrupt=False,
 )
 

@@ -42,6 +42,8 @@ def claims(
         Show the recording of a card that comes with the kit.
     launcher
         Command to put in front, in quotes: "srun --gres=gpu:1 --cpus-per-task=8".
+    as_json
+        Print the result as JSON on stdout, and nothing else there.
     """
     from gpuworkshop.course import claims_parts, claims_store
 

@@ -19,7 +19,7 @@ from gpuworkshop.workloads.config import (
 )
 
 WHERE = Group("The job, and where it runs")
-SETTINGS = Group("Settings of the run; what is not given stays at the naive start")
+SETTINGS = Group("Settings of the run; not given: the naive start (FP32, no workers)")
 
 
 @Parameter(name="*", group=WHERE)
@@ -37,7 +37,7 @@ class Where:
     storage_wait_ms
         Planted: milliseconds that every file read really waits, to stand for slow storage.
     launcher
-        Command to put in front, in quotes: "srun --gres=gpu:1 --cpus-per-task=8".
+        Command to put in front, in quotes: "srun --gres=gpu:1 --cpus-per-task=8". Say the preset with it.
     as_json
         Print the result as JSON on stdout, and nothing else there.
     """
@@ -48,10 +48,10 @@ class Where:
     launcher: Annotated[str, Parameter(show_default=False)] = ""
     as_json: AsJson = False
 
-    def job(self) -> Job:
-        """The training job that is meant; BadInput if there is none such."""
+    def job(self, without_card: str = "tiny") -> Job:
+        """The training job that is meant; BadInput if there is none such. ``without_card`` is the preset for a CPU."""
         with bad_input():
-            preset = self.preset or self._preset_here()
+            preset = self.preset or self._preset_here(without_card)
             return Job(preset=preset, data=self.data, storage_wait_ms=self.storage_wait_ms)
 
     def how(self, title: str) -> dict[str, Any]:
@@ -59,12 +59,12 @@ class Where:
         with bad_input("--launcher: "):
             return {"launcher": tuple(shlex.split(self.launcher)), "progress": progress_bar(title)}
 
-    def _preset_here(self) -> str:
+    def _preset_here(self, without_card: str) -> str:
         if self.launcher:
             raise BadInput("--launcher runs elsewhere: say what to run there, such as --preset card")
         from gpuworkshop.machine import gpus
 
-        return "card" if gpus.there_is_one() else "tiny"
+        return "card" if gpus.there_is_one() else without_card
 
 
 @Parameter(name="*", group=SETTINGS)

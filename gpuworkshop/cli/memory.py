@@ -33,7 +33,7 @@ def memory(
     ceiling
         Instead: find the largest batch that runs three full steps, and the knee beside it.
     oom
-        Instead: let the job run out of memory, safely, and show what makes it run again.
+        Instead: let the job run out of memory, safely, and show what makes it run again. On a CPU, of gpt-small.
     isolate
         With --ceiling: try each size in a process of its own, for models whose memory falls to pieces.
     anyway
@@ -54,7 +54,8 @@ def memory(
     size = None if limit is None else _bytes(limit)
     with bad_input("--limit: "):
         check_limit(size)
-    job = where.job()
+    # a CPU's convolutions end the process where they get no memory
+    job = where.job(without_card="gpt-small" if oom and not where.data else "tiny")
     config, how = settings.config(job), where.how("memory")
     if sweep:
         result = instrument.run_sweep(config, job, **how)

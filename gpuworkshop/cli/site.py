@@ -64,7 +64,13 @@ def check(site: Which = None, *, as_json: AsJson = False) -> int:
 
 
 @verbs.command
-def init(file: Path | None = None, *, name: str = "", force: Switch = False, as_json: AsJson = False) -> int:
+def init(
+    file: Path | None = None,
+    *,
+    name: Annotated[str, Parameter(show_default=False)] = "",
+    force: Switch = False,
+    as_json: AsJson = False,
+) -> int:
     """Draft a site file from the Slurm of this machine: on stdout, or into a file.
 
     Parameters

@@ -139,5 +139,5 @@ def memory(job: JobUse) -> Iterator[Finding]:
         yield Finding("notice", f"{title}: leave the batch as it is", f"{aim}; first the utilization")
     else:
         level = "warning" if share * 100 < good.gpu_memory_low else "notice"
-        fix = "a larger batch, kept if samples/s rise: gpuworkshop memory"
+        fix = "a larger batch, kept if samples/s rise: gpuworkshop memory --sweep"
         yield Finding(level, f"{title}: room for a larger batch", aim, fix)

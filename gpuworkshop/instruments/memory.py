@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from gpuworkshop.child import Tell
+from gpuworkshop.child import ChildFailed, Tell
 from gpuworkshop.instruments import memory_beside, memory_isolated
 from gpuworkshop.instruments.builtin import ask
 from gpuworkshop.instruments.memory_beside import SharedCard
@@ -249,4 +249,10 @@ def cured(
     else ``share`` of what the job was measured to need, or the card itself if that does not suffice.
     """
     more = dict(limit_bytes=limit_bytes, share=share, launcher=launcher, progress=progress)
-    return _ask("cure", config, job, CureResult, **more)
+    try:
+        return _ask("cure", config, job, CureResult, **more)
+    except ChildFailed as failed:
+        if failed.bad_input or "ended by SIG" not in str(failed):
+            raise
+        why = "a library that gets no memory on a CPU may end it; --preset gpt-small shows the cure"
+        raise ChildFailed(f"{failed}: {why}", failed.log) from failed

@@ -251,6 +251,13 @@ def _cure(result: CureResult) -> Iterator[Finding]:
         if attempt is not cured:
             words = attempt.fault.words if attempt.fault else f"peak {amount(attempt.peak)}, with allocator retries"
             yield Finding("notice", f"{attempt.change}: not enough", words)
+    last = result.attempts[-1].fault
+    if cured is None and last and last.kind == "other":
+        fix = "gpuworkshop memory --oom --preset gpt-small" if result.conditions.device == "cpu" else ""
+        at = result.attempts[-1].change or "the job as it is"
+        title = f"Stopped at {at}: it failed in words that may not mean memory"
+        yield Finding("unknown", title, last.words, fix)
+        return
     if cured is None:
         yield Finding("fail", "Nothing of the taught order made it run", "", "a larger card, or a smaller model")
         return
