@@ -107,7 +107,7 @@ def calls(draw) -> bytes:
         inside = f"({newline}{indent}{deeper}{between.join(given)}{comma}{note}{newline}{indent})"
     else:
         inside = f"({given[0]},{note}{newline}{indent}{deeper}{', '.join(given[1:]) or 'shuffle=False'}{comma})"
-    before = draw(st.sampled_from(["loader = ", "a, b = 1, ", "return_value = list("]))
+    before = draw(st.sampled_from(["loader = ", "größe, ñ = 1, ", "a, b = 1, ", "return_value = list("]))
     after = ")" if before.endswith("(") else draw(st.sampled_from(["", "  # the loader", "; x = 1"]))
     head = draw(st.sampled_from(["", "\ufeff", "# Köln" + newline, "\f" + newline]))
     body = f"def f(data, g, last, one):{newline}" if indent else ""
