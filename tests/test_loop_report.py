@@ -11,7 +11,7 @@ from gpuworkshop import cli
 from gpuworkshop.course import replay
 from gpuworkshop.instruments.flops import Achieved
 from gpuworkshop.instruments.watch_findings import LEAST_WINDOWS
-from gpuworkshop.loop import climb, trial
+from gpuworkshop.loop import climb, ledger, remedies, trial
 from gpuworkshop.loop.budget import Budget, Spent
 from gpuworkshop.loop.climb import USUAL, USUAL_ON_CPU
 from gpuworkshop.loop.ledger import Record
@@ -281,6 +281,19 @@ def test_l01_warming_up_ends_with_steps_that_agree() -> None:
     arm = Series("cold", time, COLD, [100.0])
     warm_up(arm, Clock(now=lambda: time.now), Plan())
     assert next(arm.milliseconds) == 100.0
+
+
+def test_m11_a_kept_record_says_what_checkpointing_does_to_batchnorm() -> None:
+    """pytorch/pytorch#96136, Tencent/YOLO-Master#262: losses and gradients match, so only the record can say it."""
+    after = TrainConfig(batch_size=128, checkpointing=True)
+    said = dict(changed=("checkpointing", "batch_size"), kept=True, why="", origin=RECORDED.origin, planted="")
+    then = trial.Trial(before=TrainConfig(batch_size=64), after=after, comparison=RECORDED.kept[0].comparison, **said)
+    known = dict(run="1", workload="resnet50 at 224 px", conditions=RECORDED.records[0].conditions)
+    record = ledger.change(then, remedies.by_id("checkpointing"), **known)
+    assert "BatchNorm" in record.aside and "twice" in record.aside
+    told = climb.findings(msgspec.structs.replace(RECORDED, records=(*RECORDED.records, record)))
+    assert any("checkpointing" in one.title and record.aside in one.evidence for one in told)
+    assert not ledger.change(then, remedies.by_id("bf16"), **known).aside
 
 
 def test_l02_runs_that_differ_in_two_settings_are_compared_in_samples_and_no_cause_is_named() -> None:

@@ -131,6 +131,8 @@ def _kept_finding(record: Record) -> Finding:
         evidence.append(f"paid once: {record.paid_once_seconds:.0f} s{back}")
     if alters_training(record):
         evidence.append("each sample may teach less: compare the losses before you keep it")
+    if record.aside:
+        evidence.append(record.aside)
     level = "warning" if alters_training(record) else "ok"
     return Finding(level, f"{record.remedy}: {record.comparison}", "; ".join(evidence), record.code)
 

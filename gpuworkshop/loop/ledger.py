@@ -64,6 +64,8 @@ class Record(msgspec.Struct, frozen=True):
     limit_before: str = ""
     limit_after: str = ""
     """What limited the run before a kept change and after it; "" where nobody looked."""
+    aside: str = ""
+    """What the change does besides, that neither speed nor loss shows."""
     own: Own | None = None
     """For a script of one's own, what ``config`` is for the kit's."""
 
@@ -115,6 +117,7 @@ def change(
         kept=trial.kept,
         why=trial.why,
         paid_once_seconds=trial.paid_once_seconds,
+        aside=remedy.aside if remedy else "",
         **known,
     )
 

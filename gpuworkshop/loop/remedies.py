@@ -33,6 +33,8 @@ class Remedy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The value of a setting that tells this change from its undoing and from another remedy's."""
     needs_card: bool = False
     task: Literal["any", "pictures"] = "any"
+    aside: str = ""
+    """What it does besides, that neither speed nor loss shows."""
 
     @property
     def in_step(self) -> bool:
