@@ -275,7 +275,7 @@ def _of_type(answer: Result, type: type) -> Any:
 
 
 def _how_it_died(status: int, log: Sequence[str]) -> str:
-    last = next((line for line in reversed(log) if line.strip()), "")
+    last = next((line for line in reversed(log) if any(map(str.isalnum, line))), "")
     if status < 0:
         named = {number.value: number.name for number in signal.Signals}
         name = named.get(-status, f"signal {-status}")

@@ -11,6 +11,7 @@ from gpuworkshop.child import ChildFailed
 from gpuworkshop.course import exercise
 from gpuworkshop.course.checks import chapter02, chapter06
 from gpuworkshop.instruments import scaling
+from gpuworkshop.instruments.scaling_faults import in_one_line
 from gpuworkshop.instruments.scaling_result import efficiency_by_hand
 
 
@@ -76,6 +77,12 @@ def test_a_wait_of_another_kind_is_bad_input_before_anything_starts(wait) -> Non
 def test_an_efficiency_of_nothing_is_one_line(numbers) -> None:
     with pytest.raises(ValueError, match="ranks, batches and rates are above 0"):
         efficiency_by_hand(*numbers)
+
+
+def test_ranks_that_end_themselves_are_told_so_and_not_by_a_row_of_stars() -> None:
+    words = child._how_it_died(0, ["the last words", "*" * 41, "  "])
+    assert words.endswith("no result: the last words")
+    assert "os._exit" in in_one_line(words, "*" * 41)
 
 
 # ---------------------------------------------------------------- the checks of several chapters

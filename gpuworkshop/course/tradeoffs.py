@@ -70,12 +70,11 @@ def formats(
     return precision.measure(model, loss, batches, **named, **how)
 
 
-def cure(
-    *, launcher: Sequence[str] = (), progress: Callable[[Progress], Any] | None = None
-) -> CureResult | None:  # the notebook shows the recording instead
+def cure(*, launcher: Sequence[str] = (), progress: Callable[[Progress], Any] | None = None) -> CureResult | None:
     """A GPT that runs out of a planted limit in a child, and its cure; None, and a line, where the child did not live.
 
-    On a CPU the limit holds for the whole process, and a library that gets no memory may end it.
+    On a CPU the limit holds for the whole process, and a library that gets no memory may end it. The notebook then
+    shows the recording.
     """
     on_card = bool(launcher) or default_device() != "cpu"
     try:

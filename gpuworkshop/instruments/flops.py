@@ -29,6 +29,10 @@ SIDE = {"cpu": 512, "card": 8192}
 """Rows of the square matrices of the measured product; on a card far beyond its caches."""
 
 FLOP_RATE = "FLOP/s"
+_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"))
+
+OPERATORS = Path(__file__).with_suffix(".toml")
+"""Operators of PyTorch that multiply and have no formula, and families of operators that never do."""
 
 
 class Flops(msgspec.Struct, frozen=True):
@@ -199,9 +203,3 @@ def speed(rate: Rate | None) -> str:
         return "n/a"
     size, prefix = next(((n, p) for n, p in _PREFIXES if rate.value >= n), _PREFIXES[-1])
     return str(Rate(rate.value / size, rate.low / size, rate.high / size, rate.n, f"{prefix}FLOP/s"))
-
-
-_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"))
-
-OPERATORS = Path(__file__).with_suffix(".toml")
-"""Operators of PyTorch that multiply and have no formula, and families of operators that never do."""

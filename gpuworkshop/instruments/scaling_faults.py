@@ -48,6 +48,10 @@ FAULTS = (
         "batch normalization cannot train on a batch of 1 in a rank: give each rank 2 samples or more",
     ),
     Fault(
+        r"ended with status 0 and no result",
+        "every rank ended without a word of what it did: does the script end its process itself, with os._exit?",
+    ),
+    Fault(
         r"Duplicate GPU detected",
         "two ranks have the same card: one rank a card (torchrun starts them: one Slurm task a node)",
     ),
