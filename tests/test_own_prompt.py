@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -254,3 +255,12 @@ def test_a_command_is_run_kept_and_reported(job: Path, monkeypatch: pytest.Monke
     assert cli.main(["loop", "--json", "--show", "--", *words]) == 0
     shown = capsys.readouterr()
     assert "epoch 0" in shown.err and msgspec.json.decode(shown.out)["result"]["command"] == list(words)
+
+
+def test_a_script_that_fails_ends_with_one_and_its_own_words(tmp_path: Path, capsys: Any) -> None:
+    """A real run; it ends before it imports anything, so it takes no time."""
+    (tmp_path / "broken.py").write_text("print('so far')\ndef x(:\n")
+    assert cli.main(["loop", "--", sys.executable, str(tmp_path / "broken.py")]) == 1
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "failed with exit code 1, before it could be measured" in shown and "SyntaxError" in shown
+    assert snapshot.read_all() == []

@@ -81,7 +81,7 @@ def findings(result: AgainResult) -> Iterator[Finding]:
 def _failed(result: AgainResult) -> Finding:
     last = "\n".join(result.own_words.strip().splitlines()[-12:])
     title = result.why[:1].upper() + result.why[1:]
-    if result.failed == "before":
+    if result.failed == "before" and last:
         title += "; something that it needs may have moved"
     return Finding("fail", title, "its own last words:" if last else "it printed nothing", last)
 

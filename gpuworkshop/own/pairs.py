@@ -19,9 +19,9 @@ LEAST = 4
 MOST = 12
 USUAL = 120.0
 """Seconds after which no further pairs are begun where no budget is given."""
-SHORT = 20.0
-"""Seconds that one launch may take at the most."""
-SHORTEST = 6.0
+SHORT, SHORTEST = 60.0, 20.0
+"""Seconds after which one launch is cut short: without a budget, and with the smallest one. Its imports count, too, and
+on a cluster they alone may take half a minute. It ends by itself as soon as its steps are measured."""
 ONLY = ("baseline",)
 """What is measured in each launch."""
 
@@ -36,7 +36,7 @@ class Pairs:
     def __init__(self, budget: float | None, least: int | None, start: Callable[..., OwnResult], tell: Tell):
         self.least = max(2, least or (LEAST if budget is None else 2))
         self.budget = USUAL if budget is None else budget
-        self.each = SHORT if budget is None else min(SHORT, max(SHORTEST, budget / (2 * self.least)))
+        self.each = SHORT if budget is None else max(SHORTEST, budget / (2 * self.least))
         self._start, self._tell = start, tell
         self.seen: dict[Arm, list[OwnResult]] = {"before": [], "after": []}
         self.failed, self.failed_arm, self.own_words, self.output = "", "", "", ""

@@ -114,6 +114,8 @@ def findings(result: OwnResult, sources: Sources | None = None) -> Iterator[Find
     """What a run says, the verdict first."""
     if result.planted:
         yield Finding("notice", f"Planted: {result.planted}")
+    if result.ended in ("error", "signal", "timed out"):
+        yield _ended(result)
     made = verdict(result, sources)
     yield _limit(made, result)
     if made.pick:
@@ -122,6 +124,17 @@ def findings(result: OwnResult, sources: Sources | None = None) -> Iterator[Find
         yield Finding("notice", "Then, and only after measuring again: " + ", ".join(made.others[:5]))
     for one in result.not_seen:
         yield Finding("unknown", one)
+
+
+def _ended(result: OwnResult) -> Finding:
+    """A script that did not end as it should, in its own words."""
+    status = "" if result.exit_code is None else f" with exit code {result.exit_code}"
+    how = {"signal": f"was ended{status}", "timed out": f"was stopped after {result.seconds:.0f} s"}
+    before = "" if result.rate else ", before it could be measured"
+    last = "\n".join(result.own_words.strip().splitlines()[-12:])
+    words = "its own last words:" if last else "it printed nothing"
+    title = f"The script {how.get(result.ended, f'failed{status}')}{before}"
+    return Finding("warning" if result.rate else "fail", title, words, last)
 
 
 def _limit(made: Verdict, result: OwnResult) -> Finding:
