@@ -116,6 +116,8 @@ LINES = {
     "backward()": ("backward", ""),
     "loss.item()": ("read", ""),
     "optimizer.step()": ("optimizer", ""),
+    "optimizer.zero_grad": ("step", ""),
+    "for step, ": ("step", ""),
     "out = model": ("forward", ""),
     "loss = ranking": ("forward", ""),
     "x = x.to(": ("copy", ""),
@@ -139,6 +141,12 @@ def test_a_line_of_the_data_set_is_known_too(words, kind) -> None:
     assert [role.kind for role in found] == [kind]
 
 
+def test_a_loader_that_a_validation_waits_for_belongs_to_the_validation() -> None:
+    frames = [at("Image.open"), at("for x in data]"), at("score = evaluate")]
+    found = roles(run(made.hot(0.5, *frames, in_loader=True)), SOURCES)
+    assert [(role.kind, role.place.line) for role in found] == [("validation", at("score = evaluate").line)]
+
+
 def test_a_line_of_a_file_that_cannot_be_read_is_still_told_apart() -> None:
     found = roles(run(made.hot(0.5, at("torch.save"))), Sources({}))
     assert [role.kind for role in found] == ["saving"]
@@ -160,6 +168,18 @@ def test_layers_and_time_are_no_loop_over_samples() -> None:
     for words, kind in (("block(x)", "forward"), ("self.cell", "forward"), ("self.head", "one call")):
         result = run(made.hot(0.5, made.place(text, words), made.place(text, "model(batch)")), settings=made.settings())
         assert [role.kind for role in roles(result, sources)] == [kind], words
+
+
+def test_where_a_framework_trains_its_line_is_no_work_beside_the_step() -> None:
+    text = "for fold in range(5):\n    trainer = Trainer(args, data)\n    trainer.train()\n"
+    there = made.place(text, "trainer.train")
+    used_ = made.settings(model_place=there, backward_place=there, step_place=there, framework="Trainer",
+                          loaders=(made.loader(there),), optimizers=(made.optimizer(None),))  # fmt: skip
+    looks = made.hot(0.7, there), made.hot(0.2, there, in_loader=True)
+    result = run(*looks, settings=used_)
+    sources = Sources({made.FILE: text.encode()})
+    assert {role.kind for role in roles(result, sources)} == {"step", "collate"}
+    assert verdict(result, sources).pick is None
 
 
 def test_an_item_that_draws_is_not_kept() -> None:

@@ -16,9 +16,10 @@ from gpuworkshop.own.source import Source, last_name
 
 Kind = Literal[
     "decode", "item loop", "item", "collate", "validation", "empty_cache", "collect", "saving", "one call",
-    "batch loop", "read loop", "weights loop", "optimizer", "backward", "forward", "copy", "read", "beside",
+    "batch loop", "read loop", "weights loop", "optimizer", "backward", "forward", "copy", "read", "step", "beside",
 ]  # fmt: skip
-"""What a line is for. The first four are in the loader, the others in the training thread outside of it."""
+"""What a line is for. The first four are in the loader, the others in the training thread outside of it;
+"step" belongs to every step, or is the line that a framework trains in."""
 
 COMPREHENSIONS = (ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
 

@@ -14,6 +14,12 @@ def same(frame: Frame, place: Place | None) -> bool:
     return place is not None and (frame.place.file, frame.place.line) == (place.file, place.line)
 
 
+def asks_for_batch(frame: Frame) -> bool:
+    """Whether this line takes the next batch: the head of a loop, or next()."""
+    head = isinstance(frame.statement, ast.For) and frame.place.line <= frame.statement.iter.end_lineno
+    return head or "next" in frame.calls
+
+
 def trains(frame: Frame, settings: Settings) -> bool:
     """Whether the step is made in this frame's function."""
     return any(within(frame, frame.function, place) for place in (settings.step_place, settings.backward_place))

@@ -10,7 +10,7 @@ import ast
 import msgspec
 
 from gpuworkshop.own.frame import Frame, Kind, names
-from gpuworkshop.own.loops import in_training_loop, other_loop, same, validation, within
+from gpuworkshop.own.loops import asks_for_batch, in_training_loop, other_loop, same, trains, validation, within
 from gpuworkshop.own.result import Hot, OwnResult, Place, Settings
 from gpuworkshop.own.source import Sources, name_of
 
@@ -56,14 +56,18 @@ def _ahead(hot: Hot, settings: Settings, sources: Sources) -> bool:
 
 def _known(hot: Hot, settings: Settings, sources: Sources) -> tuple[Kind, Place]:
     frames = [Frame(place, sources.get(place.file)) for place in hot.places]
-    return _in_loader(frames) if hot.in_loader else _in_step(frames, settings)
+    checked = validation(frames)
+    if checked is not None:
+        return "validation", checked
+    return _in_loader(frames, settings) if hot.in_loader else _in_step(frames, settings)
 
 
 # In the loader
 
 
-def _in_loader(frames: list[Frame]) -> tuple[Kind, Place]:
-    inside = frames[: next((n for n, frame in enumerate(frames) if _asks_for_batch(frame)), len(frames))]
+def _in_loader(frames: list[Frame], settings: Settings) -> tuple[Kind, Place]:
+    outside = (n for n, frame in enumerate(frames) if asks_for_batch(frame) or trains(frame, settings))
+    inside = frames[: next(outside, len(frames))]
     if not inside:
         return "collate", frames[0].place
     for frame in inside:
@@ -76,20 +80,11 @@ def _in_loader(frames: list[Frame]) -> tuple[Kind, Place]:
     return "item", inside[0].place
 
 
-def _asks_for_batch(frame: Frame) -> bool:
-    """Whether this line takes the next batch: the head of a loop, or next()."""
-    head = isinstance(frame.statement, ast.For) and frame.place.line <= frame.statement.iter.end_lineno
-    return head or "next" in frame.calls
-
-
 # Outside of it
 
 
 def _in_step(frames: list[Frame], settings: Settings) -> tuple[Kind, Place]:
     first = frames[0]
-    checked = validation(frames)
-    if checked is not None:
-        return "validation", checked
     for frame in frames:
         for call, kind in (("empty_cache", "empty_cache"), ("collect", "collect")):
             if call in frame.calls:
@@ -102,19 +97,29 @@ def _in_step(frames: list[Frame], settings: Settings) -> tuple[Kind, Place]:
     return _plain(frames, settings), first.place
 
 
+IN_EVERY_STEP = frozenset({
+    "step", "zero_grad", "clip_grad_norm_", "clip_grad_value_", "unscale_", "update", "train", "fit", "train_batch",
+})  # fmt: skip
+"""Calls of a step that nothing is done about: of a scheduler, a scaler, a framework."""
+
+
 def _plain(frames: list[Frame], settings: Settings) -> Kind:
     for frame in frames:
         if frame.function_name == "forward":
             return "forward"
+        if same(frame, settings.step_place):
+            elsewhere = same(frame, settings.backward_place) or same(frame, settings.model_place)
+            return "step" if elsewhere else "optimizer"
         if "backward" in frame.calls or same(frame, settings.backward_place):
             return "backward"
-        if {"step", "zero_grad"} & frame.calls or same(frame, settings.step_place):
-            return "optimizer"
         if same(frame, settings.model_place) or _makes_the_loss(frame, settings.backward_place):
             return "forward"
-    if frames[0].calls & names().reading:
+    first = frames[0]
+    if first.calls & IN_EVERY_STEP or (asks_for_batch(first) and trains(first, settings)):
+        return "step"
+    if first.calls & names().reading:
         return "read"
-    return "copy" if frames[0].calls & {"to", "cuda"} else "beside"
+    return "copy" if first.calls & {"to", "cuda"} else "beside"
 
 
 def _makes_the_loss(frame: Frame, back: Place | None) -> bool:
