@@ -407,6 +407,19 @@ def test_an_interval_that_is_there_is_made_longer() -> None:
     assert longer.certain and "+EVERY = 1000\n" in longer.text
 
 
+def test_a_sum_becomes_a_tensor_only_where_it_is_only_told() -> None:
+    head = "total = 0.0\nfor x in d:\n    total += loss.item()\n"
+    uses = {
+        "print(total / 9)": True,
+        "print(f'{total / 9:.3f}')": True,
+        "history.append(total)": False,
+        "json.dump({'loss': total}, f)": False,
+    }
+    for line, certain in uses.items():
+        found = changed("rare-loss", f"{head}{line}\n", "total +=", {"every": "100"})
+        assert found.certain == certain and (certain or "line 4" in found.text), found.text
+
+
 def test_an_average_is_not_made_of_a_few_steps() -> None:
     """A meter that is fed rarely tells something else; a progress bar may tell its number rarely."""
     head = "for i, x in enumerate(d):\n    "

@@ -104,7 +104,22 @@ def reads(task: Task) -> list[Edit]:
     if isinstance(statement, ast.AugAssign) and len(calls) == 1 and last_name(calls[0]) == "item":
         if not isinstance(statement.target, ast.Name):
             raise NotCertain("where the sum is used is not known")
+        _only_told(source, statement)
         return [edit.replace(source, calls[0].func, f"{source.written(calls[0].func.value)}.detach")]
     if isinstance(statement, ast.Expr) and last_name(statement.value) in TELLS:
         return rarely(task)
     raise NotCertain("what is read is used: keep it on the device, and read it where it is told")
+
+
+def _only_told(source: Source, statement: ast.AugAssign) -> None:
+    """Raises NotCertain where the sum is used for more than telling it: it becomes a tensor, and was a number."""
+    around = source.function(statement) or source.tree
+    for node in ast.walk(around):
+        if not isinstance(node, ast.Name) or node.id != statement.target.id or not isinstance(node.ctx, ast.Load):
+            continue
+        above = list(source.outwards(node))
+        told = any(isinstance(one, ast.JoinedStr) or last_name(one) in TELLS | {"format", "float"} for one in above)
+        if not told:
+            raise NotCertain(
+                f"{node.id} is a number, and is used as one on line {node.lineno}: .item() belongs there then"
+            )
