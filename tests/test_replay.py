@@ -10,6 +10,7 @@ from typing import Any
 
 import memory_results
 import msgspec
+import own_runs
 import precision_results
 import pytest
 from test_scaling import made as scaled
@@ -20,13 +21,16 @@ from gpuworkshop.course.calls import CallsResult
 from gpuworkshop.course.claims_result import ClaimsResult, Part, exact, merged, ratio
 from gpuworkshop.course.demos import DemoResult, Seen
 from gpuworkshop.course.guided import Guided, GuidedResult
+from gpuworkshop.instruments.learning import Judgement
 from gpuworkshop.instruments.samples import WatchedCard
 from gpuworkshop.instruments.starve import StarveResult, SweepPoint, SweepResult
 from gpuworkshop.instruments.watch_result import CardWatch, WatchResult
 from gpuworkshop.loop.climb import LoopResult
-from gpuworkshop.loop.ledger import Record
+from gpuworkshop.loop.ledger import Own, Record
 from gpuworkshop.loop.look_result import Look, Watched
 from gpuworkshop.machine.conditions import Conditions
+from gpuworkshop.own.again import AgainResult
+from gpuworkshop.own.changes import Changes, Differs, attribute
 from gpuworkshop.report import Finding, Origin, Report, envelope
 from gpuworkshop.timing import Comparison, Rate
 from gpuworkshop.workloads.config import Job, TrainConfig
@@ -102,6 +106,21 @@ def claimed() -> ClaimsResult:
     return merged([Part("calls", readings, 9.0, CARD, CARD.origin)])
 
 
+def again() -> AgainResult:
+    changes = Changes(("--- a/train.py\n+++ b/train.py\n@@ -1 +1 @@\n-x\n+y",), (), (Differs("workers", "0", "7"),))
+    own = {"conditions": CARD, "own": Own("train.py", {"workers": "7"}), "run": "1", "workload": "train.py"}
+    records = (
+        Record("2026-12-01", kind="baseline", config=None, rate=rate(100), kept=True, **own),
+        Record("2026-12-01", kind="change", config=None, rate=rate(300), comparison=comparison(3), kept=True, **own),
+    )
+    return AgainResult(
+        when="2026-12-01", measured="2026-12-01", command=("python", "train.py"), script="train.py", changes=changes,
+        attribution=attribute(changes), comparison=comparison(3), rate_before=rate(100), rate_after=rate(300),
+        learning=Judgement(True, "learns as before: 2 -> 1"), kept=True, why="faster", launches=8, seconds=60.0,
+        conditions=CARD, origin=CARD.origin, records=records,
+    )  # fmt: skip
+
+
 def measured(what: str) -> Any:
     """A result as it was before it became a recording of the course."""
     text = (replay.FOLDER / f"{what}-h200.json").read_text()
@@ -129,6 +148,8 @@ RESULTS = {
     "calls": called,
     "guided": guided,
     "claims": claimed,
+    "own": partial(own_runs.result, conditions=CARD, origin=CARD.origin),
+    "again": again,
 }
 
 
@@ -189,7 +210,7 @@ def test_a_recording_is_shown_as_a_report_with_its_mark(tmp_path: Path, what: st
     assert "recorded on NVIDIA Test Card" in html and "measured here" not in html
 
 
-@pytest.mark.parametrize("what", [what for what in RESULTS if what not in ("verify", "calls")])
+@pytest.mark.parametrize("what", [what for what in RESULTS if what not in ("verify", "calls", "own")])
 def test_the_picture_alone_carries_the_mark(tmp_path: Path, what: str) -> None:
     write(tmp_path, f"{what}-test.json", RESULTS[what]())
     alone = replay.picture(what, folder=tmp_path)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from gpuworkshop import __version__
-from gpuworkshop.course import calls, claims, demos, guided
+from gpuworkshop.course import calls, claims, demos, guided, your_turn
 from gpuworkshop.course.calls import CallsResult
 from gpuworkshop.course.claims_result import ClaimsResult
 from gpuworkshop.course.demos import DemoResult
@@ -29,6 +29,9 @@ from gpuworkshop.instruments.verify_result import VerifyResult
 from gpuworkshop.instruments.watch import WatchResult
 from gpuworkshop.loop import climb
 from gpuworkshop.loop.climb import LoopResult
+from gpuworkshop.own import again
+from gpuworkshop.own.again import AgainResult
+from gpuworkshop.own.result import OwnResult
 from gpuworkshop.report import Figure, Finding, Origin, Report
 
 FOLDER = Path(__file__).parent / "recordings"
@@ -49,6 +52,8 @@ Result = (
     | CeilingResult
     | CureResult
     | ClaimsResult
+    | OwnResult
+    | AgainResult
 )
 KINDS: dict[str, type[Result]] = {
     "starve": StarveResult,
@@ -70,6 +75,8 @@ KINDS: dict[str, type[Result]] = {
     "calls": CallsResult,
     "guided": GuidedResult,
     "claims": ClaimsResult,
+    "own": OwnResult,
+    "again": AgainResult,
 }
 """What can be recorded, and the type of its result."""
 
@@ -90,6 +97,8 @@ REPORTS: dict[type[Result], Callable[[Any], Report]] = {
     CallsResult: calls.report,
     GuidedResult: guided.report,
     ClaimsResult: claims.report,
+    OwnResult: your_turn.report_of_supplied,
+    AgainResult: again.report,
 }
 """What shows a result."""
 

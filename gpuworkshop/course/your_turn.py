@@ -21,6 +21,7 @@ from gpuworkshop.own.pairs import Telling
 from gpuworkshop.own.prompt import NoPrompt
 from gpuworkshop.own.result import OwnResult
 from gpuworkshop.own.snapshot import CannotCompare
+from gpuworkshop.own.source import Sources
 from gpuworkshop.report import Report
 from gpuworkshop.timing import Rate
 
@@ -168,6 +169,11 @@ class YourTurn:
 
     def _nothing(self, what: str, why: str) -> Note:
         return Note(f"The script {what}", "wrong", text=(why,))
+
+
+def report_of_supplied(result: OwnResult) -> Report:
+    """The verdict on a recorded run of the course's script, whose file may lie anywhere now."""
+    return verdict.report(result, Sources({result.script: SUPPLIED.read_bytes()}))
 
 
 def diff_of(old: str, new: str, name: str = SUPPLIED.name) -> str:
