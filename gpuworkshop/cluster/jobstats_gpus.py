@@ -117,7 +117,7 @@ def _fewer(job: JobUse, mean: float, cards: int, idle: bool) -> Iterator[Finding
     enough = max(1, math.ceil(round(mean * cards, 6)))
     if cards < 2 or idle or mean * 100 >= targets().several_gpus or enough >= cards:
         return
-    together = f"together {mean * cards:.2f} of one GPU's time"
+    together = f"together {mean * cards:.2f} of one GPU's time; cure it on few, then ask whether more pay"
     title = f"{cards} GPUs at {percent(mean)}: try {counted(enough, 'GPU')}"
     yield Finding("warning", title, together, f"#SBATCH --gres=gpu:{enough}")
 
