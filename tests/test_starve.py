@@ -108,7 +108,8 @@ def test_work_in_prepare_is_data_work_and_belongs_to_the_headroom() -> None:
 def test_d12_four_slow_workers_are_still_the_limit() -> None:
     """D12, from pytorch/pytorch#19836, pytorch/pytorch#2978, pytorch/pytorch#8371: items of 5 ms in batches of 8 over
     4 workers take 10 ms a batch, the step 2.5 ms: bound by the loader. Waits come in bursts, one long and three short
-    ones, and the start of the workers lies in no block.
+    ones, and the start of the workers lies in no block. Told is the mean over whole periods with its interval, and not
+    the median and p95 of single waits: that median is a short one, and a card is not synchronized in every step.
     """
     late = loader(0.005, 4, worker_init_fn=lambda worker: time.sleep(0.5))
     seen = starve.measure(late, step_of(0.0025), device="cpu", plan=QUICK)
