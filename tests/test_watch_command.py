@@ -289,7 +289,8 @@ def test_children_that_follow_at_once_are_not_left(node) -> None:
 # Without a command
 
 
-def test_a_watch_for_some_seconds_prints_lines_and_ends(node) -> None:
+def test_j03_a_watch_for_some_seconds_prints_lines_and_ends(node) -> None:
+    """starsimhub/fpsim#308, bstriner/keras-tqdm#25: where nobody watches, lines as they come, the result, an end."""
     node(card(samples=windows(80), gpm={"metrics": {"sm": 41}}))
     done = watch("--seconds", "3")
     lines = [line for line in done.stdout.splitlines() if "cuda:0: busy 80%, SM 41%, memory 75% full, 300 W" in line]
