@@ -11,7 +11,7 @@
 # %% setup
 from IPython.display import display
 
-from gpuworkshop.course import answers, domains, exercise, lesson, place, predict, progress, quiz, serving, your_turn
+from gpuworkshop.course import answers, domains, exercise, lesson, predict, progress, quiz, replay, serving, your_turn
 
 chapter = lesson.begin()
 
@@ -93,6 +93,12 @@ display(compared)
 
 # %% what-changed
 mine.what_changed()
+
+# %% recorded [markdown]
+# The same script and the same change on a card, as a recording; its mark names the card and the day.
+
+# %% recorded-again
+replay.show("again")
 
 # %% compare-gain
 predict.compare("08-gain", mine.gain, mine.conditions.origin)
@@ -203,7 +209,7 @@ assert cache.check(kv_cache).done
 # shape of the model is made up.
 
 # %% what-fits
-serving.page(place.site())
+serving.page()
 
 # %% ask-weights
 quiz.ask("08_your_turn", "weights")

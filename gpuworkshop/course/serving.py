@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from gpuworkshop.cluster.site import Site
+from gpuworkshop.course import place
 from gpuworkshop.machine import specs
 from gpuworkshop.numbers import number
 from gpuworkshop.report import Finding, Origin, Report, Table
@@ -78,8 +79,9 @@ def fits(site: Site, model: Model = MADE_UP, tokens: int = 4096) -> tuple[Fit, .
     return tuple(made)
 
 
-def page(site: Site, model: Model = MADE_UP, tokens: int = 4096) -> Report:
-    """The cards of a site with a model on them, as a report."""
+def page(site: Site | None = None, model: Model = MADE_UP, tokens: int = 4096) -> Report:
+    """The cards of a site (default: the site of the lessons) with a model on them, as a report."""
+    site = site or place.site()
     rows = tuple(
         (
             one.card,
