@@ -99,6 +99,9 @@ class Ticks:
     def free(self, marks: list) -> None:
         pass
 
+    def here(self) -> None:
+        pass
+
 
 def fed_step(block: Any, clock: Ticks, wait: float, work: float, samples: int = 4) -> None:
     start = clock.now
@@ -246,8 +249,7 @@ def test_a_batch_has_as_many_samples_as_its_first_field(batch: Any, samples: int
 
 def looking(orders: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> str:
     """The marker that is found in rounds of optimizers by name, each stepping in the order that is given."""
-    phases = hook("phases")
-    look = phases.Looking(SimpleNamespace(feeds=[]), SimpleNamespace())
+    look = hook("looking").Looking(SimpleNamespace(feeds=[]), SimpleNamespace())
     monkeypatch.setattr(look, "_first_step", lambda optimizer: None)
     monkeypatch.setattr(look, "_round", lambda count: None)
     things = {name: SimpleNamespace(name=name) for order in orders for name in order}

@@ -45,9 +45,9 @@ def test_the_script_and_the_launcher_are_told(words: list[str], script: str, lau
 
 
 def test_a_plain_command_stays_as_it_is_and_keeps_its_path() -> None:
-    what = understood("python", "train.py", PYTHONPATH="/mine", HOME="/home/me")
+    what = understood("python", "train.py", PYTHONPATH="/mine", PYTHONUNBUFFERED="")
     assert what.words == ("python", "train.py")
-    assert what.env == {"PYTHONPATH": f"{HOOKS}:/mine", "HOME": "/home/me", ending.VARIABLE: FOLDER}
+    assert what.env == {"PYTHONPATH": f"{HOOKS}:/mine", "PYTHONUNBUFFERED": "", ending.VARIABLE: FOLDER}
 
 
 @pytest.mark.parametrize(

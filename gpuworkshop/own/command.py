@@ -53,6 +53,7 @@ def understand(command: Sequence[str], folder: str, hooks: str, env: Mapping[str
     path = own.get("PYTHONPATH", "")
     own["PYTHONPATH"] = f"{hooks}:{path}" if path else hooks
     own[VARIABLE] = folder
+    own.setdefault("PYTHONUNBUFFERED", "1")  # what a script that is ended has printed is not lost
     at = _python(words)
     first = PurePath(words[0]).name
     if at and (first in PREFIXES or any(PurePath(word).name in CONTAINERS for word in words[:at])):

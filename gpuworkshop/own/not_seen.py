@@ -48,7 +48,8 @@ def _start(result: OwnResult, what: Understood, records: Records) -> Iterator[st
 def _faults(records: Records) -> Iterator[str]:
     for process in records.processes.values():
         for fault in process.of("fault"):
-            yield f"The hooks failed ({fault['where']}: {fault['words']}), and the script went on unwatched."
+            where, words = fault["where"], fault["words"]
+            yield f"The hooks failed ({where}: {words}), and nothing more was measured: please report it."
 
 
 def _data(result: OwnResult, notes: dict[str, Any]) -> Iterator[str]:
@@ -111,9 +112,7 @@ def _beside(result: OwnResult, notes: dict[str, Any]) -> Iterator[str]:
     if "no time for a profile" in notes:
         yield "There was no time for a profile: give the measurement a larger budget."
     if "flops" in notes:
-        why = notes["flops"]["why"]
-        how = "is compiled" if why == "compiled" else f"is in {why}"
-        yield f"Operations were not counted, because the model {how}: leave that out for once to see FLOP/s."
+        yield _uncounted(notes["flops"]["why"])
     elif result.ended == "stopped by us" and result.traced is not None and result.achieved is None:
         yield "Operations could not be counted: a step with PyTorch's counter failed."
     if "saved" in notes:
@@ -121,3 +120,12 @@ def _beside(result: OwnResult, notes: dict[str, Any]) -> Iterator[str]:
             f"The script wrote {notes['saved']['file']} meanwhile: it holds a run of {result.steps} steps, some of "
             "them on batches that were used again. Do not go on from it."
         )
+
+
+def _uncounted(why: str) -> str:
+    if why == "old":
+        return "Operations were not counted: PyTorch has a counter from version 2.1 on."
+    if why in ("compiled", "FSDP", "DataParallel"):
+        how = "is compiled" if why == "compiled" else f"is in {why}"
+        return f"Operations were not counted, because the model {how}: leave that out for once to see FLOP/s."
+    return f"Operations were not counted, because PyTorch's counter failed: {why}."

@@ -95,7 +95,7 @@ def _script(run: Run, main: Process | None) -> str:
 
 
 def _ended(run: Run, main: Process | None) -> Ended:
-    if main and (main.one("end") or _counting(main)):
+    if main and (main.one("end") or _counting(main) or main.one("fault").get("fatal")):
         return "stopped by us"
     if run.timed_out:
         return "timed out"

@@ -89,7 +89,8 @@ class Records:
             self.share, self.doing = share, doing
         if record.get("kind") == "first step":
             self.first_at = self.first_at or float(record["at"])
-        if record.get("kind") == "end" and not process.rank:
+        over = record.get("kind") == "end" or (record.get("kind") == "fault" and record.get("fatal"))
+        if over and not process.rank:
             self.ended_at = float(record["at"])
 
     @property

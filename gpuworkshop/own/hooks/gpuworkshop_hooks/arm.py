@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from gpuworkshop_hooks import patches, places, records
+from gpuworkshop_hooks.looking import Looking
 from gpuworkshop_hooks.noting import Notes
-from gpuworkshop_hooks.phases import Looking
 from gpuworkshop_hooks.session import Session
 
 session: Session | None = None

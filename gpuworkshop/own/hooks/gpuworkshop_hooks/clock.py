@@ -19,8 +19,18 @@ class HostClock:
     def finish(self) -> None:
         """Wait until everything that was started is done."""
 
+    def here(self) -> None:
+        """Called where a block begins."""
+
     def free(self, marks: list) -> None:
         """Marks that are not needed any more."""
+
+
+class AppleClock(HostClock):
+    """The host's, for an Apple GPU: its queue is waited for at the ends of a block."""
+
+    def __init__(self, torch: Any):
+        self.finish = torch.mps.synchronize
 
 
 class CardClock:
@@ -37,6 +47,10 @@ class CardClock:
         event = self._spare.pop() if self._spare else self._cuda.Event(enable_timing=True)
         event.record(self._stream)
         return event
+
+    def here(self) -> None:
+        """Marks go onto the stream that is current now."""
+        self._stream = self._cuda.current_stream()
 
     def seconds(self, start: Any, end: Any) -> float:
         """Seconds on the card between two events; valid after :meth:`finish`."""
@@ -60,6 +74,7 @@ class Block:
 
     def __init__(self, clock: Any):
         self._clock, self._segments, self._waits = clock, [], []
+        clock.here()
         self._start: Any = None
         self._step_waits: list = []
         self.steps = self.samples = self._pending = 0

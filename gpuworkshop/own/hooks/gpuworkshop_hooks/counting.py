@@ -12,6 +12,11 @@ def allowed(planner: Any) -> bool:
     if planner.compiled or planner.parallel in ("FSDP", "DataParallel"):
         records.note("flops", why="compiled" if planner.compiled else planner.parallel)
         return False
+    try:
+        import torch.utils.flop_counter  # noqa: F401
+    except ImportError:
+        records.note("flops", why="old")
+        return False
     return True
 
 

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from gpuworkshop_hooks import places
 
 _DRIVERS = (("transformers", "Trainer"), ("lightning", "Lightning"), ("pytorch_lightning", "Lightning"))
 _PARALLEL = {"DistributedDataParallel": "DDP", "FullyShardedDataParallel": "FSDP", "DataParallel": "DataParallel"}
+
+
+def asked(ask: Callable[[], Any], otherwise: Any) -> Any:
+    """What ``ask()`` says; ``otherwise`` where this version of PyTorch does not know the answer."""
+    try:
+        return ask()
+    except Exception:  # older ones raise AttributeError, AssertionError or RuntimeError, each where it likes
+        return otherwise
 
 
 def machine(torch: Any, device: str) -> dict:
@@ -60,13 +69,10 @@ def tf32(torch: Any, tensors: list[Any]) -> bool:
 
 def _switch(owner: Any, part: str, older: str) -> bool:
     """The newer switch where it was set, else the older: mixing both makes PyTorch complain."""
-    newer = getattr(getattr(owner, part, owner) if part else owner, "fp32_precision", "none")
+    newer = asked(lambda: (getattr(owner, part) if part else owner).fp32_precision, "none")
     if newer in ("tf32", "ieee"):
         return newer == "tf32"
-    try:
-        return bool(getattr(owner, older))
-    except RuntimeError:  # both ways were used
-        return False
+    return asked(lambda: bool(getattr(owner, older)), False)
 
 
 def channels_last(torch: Any, tensors: list[Any]) -> bool | None:

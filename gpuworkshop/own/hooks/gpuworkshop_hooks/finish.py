@@ -148,8 +148,13 @@ class Counting(_Plain):
     def _begin(self) -> None:
         records.write("phase", name="count", steps=self.session.steps, k=1)
         self._samples = self.session.samples
-        self._count = counting.Count(self.torch)
-        self._count.begin()
+        try:
+            self._count = counting.Count(self.torch)
+            self._count.begin()
+        except Exception as error:
+            records.note("flops", why=repr(error))
+            self._count = None
+            self._stop()
 
     def _end(self) -> None:
         records.write("flops", samples=self.session.samples - self._samples, **self._count.end())

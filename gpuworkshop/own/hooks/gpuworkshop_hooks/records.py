@@ -59,9 +59,9 @@ def alive(**fields: Any) -> None:
         write("alive", **fields)
 
 
-def fault(where: str, error: BaseException) -> None:
-    """An error of ours, which the script must not notice."""
-    write("fault", where=where, words=repr(error), trace=traceback.format_exc()[-1500:])
+def fault(where: str, error: BaseException, *, fatal: bool = True) -> None:
+    """An error of ours, which the script must not notice. ``fatal``: nothing more will be measured."""
+    write("fault", where=where, words=repr(error), trace=traceback.format_exc()[-1500:], fatal=fatal)
 
 
 def note(what: str, **fields: Any) -> None:

@@ -14,7 +14,7 @@ from threading import get_ident
 from typing import Any
 
 from gpuworkshop_hooks import facts, records
-from gpuworkshop_hooks.clock import CardClock, HostClock
+from gpuworkshop_hooks.clock import AppleClock, CardClock, HostClock
 from gpuworkshop_hooks.feed import Feed, size
 
 LONGEST = 300.0
@@ -106,7 +106,7 @@ class Session:
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer made a step, or skipped one."""
-        if self.off:
+        if self.off or (self.clock.queues and self.torch.cuda.is_current_stream_capturing()):
             return
         self.hooked += 1
         try:
@@ -145,6 +145,8 @@ class Session:
         self.rank, self.world = facts.world(self.torch)
         if self.device.startswith("cuda"):
             self.clock = CardClock(self.torch)
+        elif self.device.startswith("mps"):
+            self.clock = AppleClock(self.torch)
 
     # Time
 

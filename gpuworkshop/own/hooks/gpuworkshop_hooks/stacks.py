@@ -81,7 +81,7 @@ class Stacks:
                 self._found_in.setdefault(key, set()).add(self._steps)
                 before = now
         except Exception as error:
-            records.fault("stacks", error)
+            records.fault("stacks", error, fatal=False)
 
     def _hot(self) -> list[dict]:
         found = sorted(self._counts.items(), key=lambda item: -item[1])
