@@ -380,21 +380,15 @@ def test_a_run_of_which_too_little_was_seen_says_what_to_do() -> None:
     assert [one.level for one in said] == ["unknown", "unknown"] and said[-1].title == words
 
 
-@pytest.mark.parametrize(
-    ("ended", "code", "says"), [("error", 1, "an error, exit code 1"), ("signal", -9, "a signal, signal 9")]
-)
-def test_a_script_that_failed_says_so_in_its_own_words(ended, code, says) -> None:
+@pytest.mark.parametrize(("ended", "code"), [("error", 1), ("signal", -9)])
+def test_a_script_that_failed_says_so_in_its_own_words(ended, code) -> None:
     words = "Traceback (most recent call last):\n  File 'train.py'\n\nValueError: no data at <here>\n"
     blind = made.own(
         None, None, settings=None, rate=None, step_seconds=None, ended=ended, exit_code=code, own_words=words
     )
     shown = report(blind)
-    assert shown.failed and shown.findings[0].title.endswith(says)
-    assert shown.findings[0].evidence == "ValueError: no data at <here>"
-    assert (
-        "Traceback (most recent call last):" in str(shown) and "&lt;here&gt;" in shown._repr_mimebundle_()["text/html"]
-    )
-    assert report(msgspec.structs.replace(blind, own_words="")).findings[0].evidence == "it printed nothing"
+    assert shown.failed and f"exit code {code}" in shown.findings[0].title
+    assert "ValueError: no data at <here>" in str(shown) and "at &lt;here&gt;" in shown._repr_mimebundle_()["text/html"]
 
 
 def test_the_numbers_are_never_invented() -> None:

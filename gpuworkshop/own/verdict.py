@@ -33,9 +33,6 @@ do not say how much each sample teaches."""
 NEAR = 1.06
 """Changes whose expected gains differ by less are equal: then the safer one comes first."""
 
-LAST_LINES = 15
-"""Lines of a failed script's own words that a report shows."""
-
 _SAFER = ("same", "close", "training")
 
 
@@ -119,8 +116,6 @@ def findings(result: OwnResult, sources: Sources | None = None) -> Iterator[Find
         yield Finding("notice", f"Planted: {result.planted}")
     if result.ended in ("error", "signal", "timed out"):
         yield _ended(result)
-    if result.ended in ("error", "signal"):
-        yield _failed(result)
     made = verdict(result, sources)
     yield _limit(made, result)
     if made.pick:
@@ -142,17 +137,6 @@ def _ended(result: OwnResult) -> Finding:
     return Finding("warning" if result.rate else "fail", title, words, last)
 
 
-def _failed(result: OwnResult) -> Finding:
-    """A script that ended otherwise than it should; what it said itself is the best word for it."""
-    code = result.exit_code
-    how = "by a signal" if result.ended == "signal" else "with an error"
-    number = "" if code is None else f", signal {-code}" if code < 0 else f", exit code {code}"
-    last = next(
-        (line.strip() for line in reversed(result.own_words.splitlines()) if line.strip()), "it printed nothing"
-    )
-    return Finding("fail", f"Your script ended {how}{number}", last)
-
-
 def _limit(made: Verdict, result: OwnResult) -> Finding:
     if made.limit == "nothing":
         return Finding("ok", "Nothing worth changing", made.reason)
@@ -171,11 +155,7 @@ def _first(pick: Pick) -> Finding:
 def report(result: OwnResult, sources: Sources | None = None) -> Report:
     """The verdict, the change, and the numbers."""
     title = f"Your script: {' '.join(result.command)}"
-    tables = (table(result),)
-    if result.ended in ("error", "signal") and result.own_words:
-        said = tuple((line or " ",) for line in result.own_words.splitlines()[-LAST_LINES:])
-        tables = (Table(("the end of what it printed",), said), *tables)
-    return Report(title, result.origin, tuple(findings(result, sources)), tables)
+    return Report(title, result.origin, tuple(findings(result, sources)), (table(result),))
 
 
 def table(result: OwnResult) -> Table:
