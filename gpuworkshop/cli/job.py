@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
 
 from gpuworkshop.cli.base import AsJson, BadInput, app, bad_input, show, show_json, show_report
+from gpuworkshop.cli.files import new_file
 
 verbs = App(name="job", help="A job's script before it runs, and its report card after.")
 app.command(verbs)
@@ -129,12 +131,12 @@ def ready(file: str, *, files: Files = (), ledger: Ledger = True, site: Site = N
 
 def _save(out: str, text: str) -> None:
     """Write a new file; BadInput where it cannot be, or something is there already."""
-    with bad_input(f"--out: {out}: ", OSError):
-        try:
-            with open(out, "x", encoding="utf-8", newline="\n") as file:
-                file.write(text)
-        except FileExistsError:
-            raise BadInput(f"--out: {out} is there already: name another file, or remove it") from None
+    try:
+        new_file(Path(out), text)
+    except FileExistsError:
+        raise BadInput(f"--out: {out} is there already: name another file, or remove it") from None
+    except (OSError, ValueError) as error:
+        raise BadInput(f"--out: {out}: cannot be written: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _bytes(flag: str, text: str | None) -> int | None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from gpuworkshop.cli.base import FINE, AsJson, BadInput, Switch, app, bad_input, show_json, show_report
+from gpuworkshop.cli.files import new_file
 
 if TYPE_CHECKING:
     from gpuworkshop.cluster.discover import Live
@@ -121,11 +122,10 @@ def _write(file: Path, text: str, force: bool) -> None:
     try:
         if force:
             beside = file.with_name(f".{file.name}-{os.getpid()}")
-            beside.write_text(text, encoding="utf-8")
+            new_file(beside, text)
             beside.replace(file)
         else:
-            with file.open("x", encoding="utf-8") as new:
-                new.write(text)
+            new_file(file, text)
     except FileExistsError:
         raise _is_there(file) from None
     except OSError as error:
