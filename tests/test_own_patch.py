@@ -308,6 +308,7 @@ PLACES = dict(model_place="out = model", backward_place="loss.backward", step_pl
 MADE = {
     "fused": ("AdamW(", {"optimizer": "AdamW"}, "    lr=1e-3,  # small\n    fused=True,\n"),
     "tf32": ("out = model", {}, 'from torch import nn\n\ntorch.set_float32_matmul_precision("high")\n'),
+    "cudnn-benchmark": ("out = model", {}, "from torch import nn\n\ntorch.backends.cudnn.benchmark = True\n"),
     "compile": ("out = model", {}, ".to(device)\nmodel.compile()\n"),
     "channels-last": ("out = model", {}, ".to(device)\nmodel.to(memory_format=torch.channels_last)\n"),
     "bf16": (

@@ -371,6 +371,23 @@ def test_what_alters_the_training_says_so() -> None:
     assert "compare the losses" in first[0].evidence
 
 
+def test_ranks_that_each_see_all_of_the_data_are_told_of() -> None:
+    result = on_card(CARD_BUSY, precision="bf16", autocast=True, ddp="DDP", world=4)
+    said = [one.title for one in findings(result, SOURCES) if one.level == "warning"]
+    assert any("DistributedSampler" in title for title in said)
+    divided = Sources({made.FILE: f"sampler = DistributedSampler(data)\n{SCRIPT}".encode()})
+    alone = on_card(CARD_BUSY, precision="bf16", autocast=True)
+    for run_, sources in ((result, divided), (alone, SOURCES), (result, Sources({}))):
+        assert not any("DistributedSampler" in one.title for one in findings(run_, sources))
+
+
+def test_cudnn_is_only_named_where_it_is_not_switched_already() -> None:
+    convolutions = on_card(CARD_BUSY, precision="bf16", autocast=True, channels_last=True)
+    title = remedies()["cudnn-benchmark"].title
+    assert title in judged(convolutions).others
+    assert title not in judged(convolutions, f"torch.backends.cudnn.benchmark = True\n{SCRIPT}").others
+
+
 def test_a_run_of_which_too_little_was_seen_says_what_to_do() -> None:
     words = "No step in 600 s. Put this after each: step()"
     blind = made.own(None, None, settings=None, rate=None, step_seconds=None, not_seen=(words,))

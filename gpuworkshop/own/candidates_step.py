@@ -198,6 +198,10 @@ def _formats(facts: Facts) -> Iterator[Candidate]:
     if used.precision == "fp32" and not used.autocast:
         script = used.model_place or used.step_place
         yield Candidate("tf32", without(0.5 * work), without(work), why, script, values)
+    if used.channels_last is not None and not facts.written("cudnn.benchmark"):
+        yield Candidate(
+            "cudnn-benchmark", without(0.06 * work), without(work), why, used.model_place or used.step_place
+        )
     if used.channels_last is False:
         gone = 0.3 if used.precision in ("bf16", "fp16", "mixed") else 0.1
         yield Candidate("channels-last", without(gone * work), without(work), why, used.model_place)

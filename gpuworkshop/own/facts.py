@@ -71,6 +71,11 @@ class Facts(msgspec.Struct, frozen=True):
         """The loader that feeds most of the steps."""
         return max(self.settings.loaders, key=lambda one: one.batches, default=None)
 
+    def written(self, words: str) -> bool:
+        """Whether the script's own file has these words in it; False where it cannot be read."""
+        source = self.sources.get(self.result.script)
+        return source is not None and words in source.text
+
     @property
     def idle(self) -> float:
         """Share of a plain step in which the host is what takes the time; all of it on a CPU."""

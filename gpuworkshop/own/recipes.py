@@ -19,6 +19,7 @@ RECIPES: dict[str, Callable[[Task], list[Edit]]] = {
     "micro-batch": micro_batch,
     "fused": optimizer,
     "tf32": after_import,
+    "cudnn-benchmark": after_import,
     "compile": after_model,
     "channels-last": after_model,
     "bf16": autocast,

@@ -20,14 +20,16 @@ def after_import(task: Task) -> list[Edit]:
     body = task.source.tree.body
     imports = [node for node in body if isinstance(node, ast.Import | ast.ImportFrom)]
     edit.alone(task.source, imports[-1], imports[-1])
-    inside = next((n for n in body if isinstance(n, ast.Assign) and "precision" in ast.dump(n)), None)
+    word = "precision" if task.remedy == "tf32" else "benchmark"
+    inside = next((n for n in body if isinstance(n, ast.Assign) and word in ast.dump(n)), None)
     if inside is not None:
-        raise NotCertain(f"line {inside.lineno} sets a precision too")
+        raise NotCertain(f"line {inside.lineno} sets a {word} too")
     return [edit.after_line(task.source, imports[-1].end_lineno, ["", _LINES[task.remedy]])]
 
 
 _LINES = {
     "tf32": 'torch.set_float32_matmul_precision("high")',
+    "cudnn-benchmark": "torch.backends.cudnn.benchmark = True",
 }
 
 

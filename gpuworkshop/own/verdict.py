@@ -122,6 +122,8 @@ def findings(result: OwnResult, sources: Sources | None = None) -> Iterator[Find
         yield _first(made.pick)
     if made.others:
         yield Finding("notice", "Then, and only after measuring again: " + ", ".join(made.others[:5]))
+    if known := facts(result, sources or Sources()):
+        yield from _same_samples(known)
     for one in result.not_seen:
         yield Finding("unknown", one)
 
@@ -135,6 +137,21 @@ def _ended(result: OwnResult) -> Finding:
     words = "its own last words:" if last else "it printed nothing"
     title = f"The script {how.get(result.ended, f'failed{status}')}{before}"
     return Finding("warning" if result.rate else "fail", title, words, last)
+
+
+def _same_samples(known: Facts) -> Iterator[Finding]:
+    """Ranks that each go through all of the data; where it is divided otherwise, the words for it are looked for."""
+    used = known.settings
+    if used.world < 2 or used.framework or not used.loaders or known.sources.get(known.result.script) is None:
+        return
+    if not any(known.written(words) for words in DIVIDED):
+        title = "Each rank may train on the same samples: no DistributedSampler in the script"
+        fix = "DataLoader(..., sampler=DistributedSampler(dataset))   # and sampler.set_epoch(epoch) in each epoch"
+        yield Finding("warning", title, f"{used.world} processes train together, {used.ddp or 'without DDP'}", fix)
+
+
+DIVIDED = ("DistributedSampler", "split_dataset_by_node", "get_rank", "RANK", "prepare(", "num_replicas")
+"""Words of a script that gives each rank data of its own."""
 
 
 def _limit(made: Verdict, result: OwnResult) -> Finding:
