@@ -36,8 +36,9 @@ notebooks: $(VENV)/.test ## write the notebooks from their sources in solutions/
 slides: $(VENV)/.slides ## write the slides and the card into slides/build/; needs npm once, and Chromium
 	$(BIN)/python slides/make.py
 
-tables: $(VENV)/.course ## write the tables of README and slides/INSTRUCTOR.md from recordings and notebooks
+tables: $(VENV)/.course ## write README's tables and pictures and the tables of slides/INSTRUCTOR.md
 	$(BIN)/python solutions/tables.py README.md
+	$(BIN)/python solutions/pictures.py README.md
 	$(BIN)/python slides/instructor.py
 
 scripts: $(VENV)/.course ## write the job scripts of slurm/ from the site file

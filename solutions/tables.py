@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+
+import msgspec
 
 from gpuworkshop.course import claims, replay
 from gpuworkshop.course.claims_result import ClaimsResult
 from gpuworkshop.instruments.starve import SweepResult
 from gpuworkshop.loop import climb
 from gpuworkshop.loop.climb import LoopResult
+from gpuworkshop.machine.conditions import Conditions
 
 
 def loop_table(result: LoopResult) -> str:
@@ -71,15 +75,55 @@ def claims_table(result: ClaimsResult) -> str:
     return "\n".join([*lines, "", f"Claimed by {sources}. Measured: {result.origin}."])
 
 
-TABLES: dict[str, Callable[[Any], str]] = {"loop": loop_table, "sweep": sweep_table, "claims": claims_table}
-"""By the name of the recording; a table stands between ``<!-- table: NAME -->`` and ``<!-- end -->``."""
+def verdicts_line(result: ClaimsResult) -> str:
+    """How many claims came to which verdict, in a sentence."""
+    rows = claims.judged(result)
+    found = Counter(row.verdict for row in rows)
+    counts = [f"*{verdict}* {found[verdict]}" for verdict in get_args(claims.Verdict) if found[verdict]]
+    return f"{len(rows)} claims, {', '.join(counts)}: {result.origin}."
+
+
+def verified_table() -> str:
+    """On which card, with which driver and PyTorch, the recordings were made, and when the last one was."""
+    made: dict[tuple[str, ...], dict[str, str]] = {}
+    for one in replay.available():
+        for seen in _conditions(replay.load(one.what, one.card)):
+            if seen.torch:
+                made.setdefault((seen.machine, seen.driver, seen.torch, seen.python), {})[one.what] = seen.date
+    lines = ["| card | driver | PyTorch | Python | last verified | recordings |", "|---|---|---|---|---|---|"]
+    lines += [f"| {' | '.join(what)} | {max(on.values())} | {', '.join(on)} |" for what, on in sorted(made.items())]
+    return "\n".join(lines)
+
+
+def _conditions(value: Any) -> Iterator[Conditions]:
+    """Every set of conditions in a result."""
+    if isinstance(value, Conditions):
+        yield value
+        return
+    inside: Any = ()
+    if isinstance(value, msgspec.Struct):
+        inside = (getattr(value, name) for name in value.__struct_fields__)
+    elif isinstance(value, tuple):
+        inside = value
+    for one in inside:
+        yield from _conditions(one)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "loop": lambda: loop_table(replay.load("loop")),
+    "sweep": lambda: sweep_table(replay.load("sweep")),
+    "claims": lambda: claims_table(replay.load("claims")),
+    "verdicts": lambda: verdicts_line(replay.load("claims")),
+    "verified": verified_table,
+}
+"""By the name that stands between ``<!-- table: NAME -->`` and ``<!-- end -->``."""
 
 
 def filled(text: str) -> str:
     """A text with every table between its marks made anew. KeyError for a table that is not known."""
 
     def fill(mark: re.Match) -> str:
-        return f"<!-- table: {mark[1]} -->\n\n{TABLES[mark[1]](replay.load(mark[1]))}\n\n<!-- end -->"
+        return f"<!-- table: {mark[1]} -->\n\n{TABLES[mark[1]]()}\n\n<!-- end -->"
 
     return re.sub(r"<!-- table: ([\w-]+) -->.*?<!-- end -->", fill, text, flags=re.DOTALL)
 

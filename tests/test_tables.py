@@ -1,25 +1,89 @@
-"""Tables in README come from the recordings and agree with them."""
+"""Tables and pictures in README come from the recordings and agree with them."""
 
 import importlib.util
+import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from test_replay import climbed
 
-from gpuworkshop.course import replay
+from gpuworkshop.course import claims, replay
+from gpuworkshop.figures.svg import COLORS
 
 REPOSITORY = Path(__file__).parents[1]
 README = REPOSITORY / "README.md"
 
-spec = importlib.util.spec_from_file_location("tables", REPOSITORY / "solutions" / "tables.py")
-tables = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(tables)
+
+def _maker(name: str):
+    spec = importlib.util.spec_from_file_location(name, REPOSITORY / "solutions" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+tables, pictures = _maker("tables"), _maker("pictures")
 
 
 def test_readme_agrees_with_the_recordings() -> None:
     text = README.read_text()
-    assert "<!-- table: sweep -->" in text
+    assert set(re.findall(r"<!-- table: (\w+) -->", text)) == set(tables.TABLES)
     assert tables.filled(text) == text, "run `make tables`"
+
+
+def test_the_pictures_of_readme_agree_with_the_recordings() -> None:
+    text = README.read_text()
+    assert set(re.findall(r"<!-- picture: (\w+) -->", text)) == set(pictures.PICTURES)
+    assert pictures.filled(text) == text, "run `make tables`"
+    for name, draw in pictures.PICTURES.items():
+        kept = (pictures.FOLDER / f"{name}.svg").read_text(encoding="utf-8")
+        assert kept == pictures.standing_alone(draw()), "run `make tables`"
+
+
+def test_a_picture_holds_the_numbers_of_its_recording() -> None:
+    loop, watch = replay.load("loop"), replay.load("watch")
+    words = {name: " ".join(ElementTree.fromstring(pictures.standing_alone(draw())).itertext())
+             for name, draw in pictures.PICTURES.items()}  # fmt: skip
+    for record in loop.records:
+        assert f"{record.rate.value:,.0f} images/s" in words["waterfall"]
+    assert str(loop.origin) in words["waterfall"] and str(watch.origin) in words["live"]
+    steady = [p.busy for p in watch.cards[0].path if pictures.MOMENT - 1 <= p.at <= pictures.MOMENT]
+    assert f"busy {sum(steady) / len(steady):.0%}" in words["live"]
+    assert f"{watch.cards[0].memory_used / 2**30:.1f} GiB" in words["live"]
+
+
+@pytest.mark.parametrize("paper, ink", [pictures.PAPER, pictures.INK])
+def test_a_picture_can_be_read_on_its_own_ground(paper, ink) -> None:
+    """By WCAG, words against the ground that the picture brings, and the color of what computes."""
+    style = pictures.STYLE
+    assert f"color:{ink}" in style and f".ground{{fill:{paper}}}" in style
+    assert _contrast(paper, ink) >= 7
+    assert _contrast(paper, COLORS["compute"]) >= 3
+
+
+def _contrast(one: str, other: str) -> float:
+    """The ratio of WCAG of two colors."""
+    bright = []
+    for color in (one, other):
+        parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+        bright.append(0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05)
+    return max(bright) / min(bright)
+
+
+def test_the_verified_table_has_a_row_for_each_card_driver_and_pytorch() -> None:
+    first = replay.load("loop").conditions
+    rows = [row for row in tables.verified_table().splitlines() if first.machine in row]
+    (row,) = (row for row in rows if first.torch in row and first.driver in row)
+    last = max(replay.load(one.what).origin.date for one in replay.available())
+    assert last in row and "loop" in row and "claims" in row
+    assert "watch" not in row, "which does not know a PyTorch"
+
+
+def test_the_verdicts_add_up() -> None:
+    said = tables.TABLES["verdicts"]()
+    total, *counts = map(int, re.findall(r"\b(\d+)\b(?!-)", said.partition(":")[0]))
+    assert sum(counts) == total == len(claims.claims())
 
 
 def test_the_sweep_table_holds_every_rate_and_its_mark() -> None:
