@@ -13,10 +13,11 @@ import pytest
 
 from gpuworkshop.instruments.learning import Judgement
 from gpuworkshop.loop import evidence, ledger
-from gpuworkshop.own import again, changes, learned, snapshot
+from gpuworkshop.own import again, changes, code, learned, snapshot
 from gpuworkshop.own.changes import Attribution, Changes, Differs
 from gpuworkshop.own.pairs import Pairs
 from gpuworkshop.own.result import OwnResult, Place, Wait
+from gpuworkshop.own.staged import staged
 
 OLD = "import helper\nloader = DataLoader(data, batch_size=32)\n"
 NEW = "import helper\nloader = DataLoader(data, batch_size=32, num_workers=4, persistent_workers=True)\n"
@@ -38,7 +39,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def begun(folder: Path, **how: Any) -> None:
     """The first run, measured and kept."""
     result = own_runs.result(**{"command": COMMAND, **how})
-    assert again.begin(result, snapshot.look(result.command))
+    assert again.begin(result, code.look(result.command))
 
 
 def wobble(new: OwnResult, old: OwnResult | None = None) -> own_runs.Launches:
@@ -80,7 +81,7 @@ def test_one_change_that_pays_is_kept_in_the_ledger_and_the_next_comparison_is_w
         ("change", True, "loader workers"),
     ]
     assert kept[1].own.settings["workers"] == "4" and kept[1].own.before["workers"] == "0" and kept[1].config is None
-    assert snapshot.newest().files["train.py"] == NEW
+    assert snapshot.newest().texts["train.py"] == NEW
     assert "as it was" in str(again.report(found).figures[0]) and "loader workers" in str(
         again.report(found).figures[0]
     )
@@ -108,7 +109,7 @@ def test_a_change_that_does_not_pay_is_not_kept_and_the_next_comparison_is_with_
     found = compared(own_runs.result(100.0, FASTER))
     assert found.comparison.verdict == "no real difference" and not found.kept
     assert "Take the change back" in told(found)
-    assert snapshot.newest().files["train.py"] == OLD and len(snapshot.read_all()) == 2
+    assert snapshot.newest().texts["train.py"] == OLD and len(snapshot.read_all()) == 2
 
 
 def test_two_changes_at_once_cannot_be_attributed_and_are_not_kept(project: Path) -> None:
@@ -277,11 +278,11 @@ def test_a_snapshot_holds_the_script_and_what_it_imports_from_its_folder(project
     (project / "parts" / "blocks.py").write_text("x = 1\n")
     (project / "unused.py").write_text("")
     (project / "train.py").write_text("from parts.net import Net\ndef f():\n    import helper\n")
-    files = snapshot.look(COMMAND).files
+    files = code.look(COMMAND).files
     assert set(files) == {"train.py", "helper.py", "parts/__init__.py", "parts/net.py", "parts/blocks.py"}
-    old = snapshot.of(own_runs.result(), ledger.now(), snapshot.look(COMMAND), run="1")
+    old = snapshot.of(own_runs.result(), ledger.now(), code.look(COMMAND), run="1")
     (project / "parts" / "blocks.py").write_text("x = 2\n")
-    words, _ = snapshot.staged(old, project.parent / "before")
+    words, _ = staged(old, project.parent / "before")
     assert (Path(words[1]).parent / "parts" / "blocks.py").read_text() == "x = 1\n"
     assert (Path(words[1]).parent / "unused.py").is_symlink()
 
@@ -289,23 +290,53 @@ def test_a_snapshot_holds_the_script_and_what_it_imports_from_its_folder(project
 def test_a_module_is_found_and_started_from_the_folder_of_the_old_one(project: Path) -> None:
     (project / "pack").mkdir()
     (project / "pack" / "run.py").write_text("import helper\n")
-    code = snapshot.look(("python", "-m", "pack.run", "--x", "conf.py"))
-    assert set(code.files) == {"pack/run.py", "helper.py"} and code.root == str(project)
-    old = snapshot.of(own_runs.result(command=("python", "-m", "pack.run")), ledger.now(), code, run="1")
-    words, cwd = snapshot.staged(old, project.parent / "before")
+    found = code.look(("python", "-m", "pack.run", "--x", "conf.py"))
+    assert set(found.files) == {"pack/run.py", "helper.py"} and found.root == str(project)
+    old = snapshot.of(own_runs.result(command=("python", "-m", "pack.run")), ledger.now(), found, run="1")
+    words, cwd = staged(old, project.parent / "before")
     assert words == ("python", "-m", "pack.run") and (cwd / "pack" / "run.py").is_file() and cwd != project
 
 
+def test_a_file_with_settings_that_the_command_names_is_part_of_the_run(project: Path) -> None:
+    """A change of the config alone is a change; the old run gets the old config, wherever it lies."""
+    inside, outside = project / "run.yaml", project.parent / "more.json"
+    inside.write_text("lr: 1")
+    outside.write_text("{}")
+    command = ("python", "train.py", "--config=run.yaml", str(outside))
+    begun(project, command=command)
+    inside.write_text("lr: 2")
+    outside.write_text("[]")
+    seen: list[tuple[str, str]] = []
+
+    def started(words: tuple[str, ...], **how: Any) -> OwnResult:
+        config, more = Path(how["cwd"], words[2].partition("=")[2]), Path(words[3])
+        seen.append((config.read_text(), more.read_text()))
+        return own_runs.result(100.0, command=tuple(words))
+
+    found = again.run(start=started, least=2)
+    assert seen[:2] == [("lr: 2", "[]"), ("lr: 1", "{}")] and not found.changes.arguments
+    assert [text.splitlines()[0] for text in found.changes.files] == [f"--- a/{outside}", "--- a/run.yaml"]
+
+
+def test_a_script_in_another_encoding_is_kept_to_the_byte(project: Path) -> None:
+    data = "# -*- coding: latin-1 -*-\r\nname = 'caf\u00e9'\r\n".encode("latin-1")
+    (project / "train.py").write_bytes(data)
+    old = snapshot.of(own_runs.result(), ledger.now(), code.look(COMMAND), run="1")
+    snapshot.keep(old)
+    words, _ = staged(snapshot.newest(), project.parent / "before")
+    assert Path(words[1]).read_bytes() == data and "caf" in old.texts["train.py"]
+
+
 def test_torchrun_s_own_module_is_not_the_script(project: Path) -> None:
-    code = snapshot.look(("python", "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"))
-    assert Path(code.script).name == "train.py"
+    found = code.look(("python", "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"))
+    assert Path(found.script).name == "train.py"
 
 
 def test_old_snapshots_go_and_a_broken_one_is_skipped(project: Path) -> None:
     begun(project)
-    code = snapshot.look(COMMAND)
+    found = code.look(COMMAND)
     for number in range(snapshot.KEPT + 3):
-        one = snapshot.of(own_runs.result(), f"2026-12-02T10:00:{number:02}+00:00", code, run="1", counts=False)
+        one = snapshot.of(own_runs.result(), f"2026-12-02T10:00:{number:02}+00:00", found, run="1", counts=False)
         place = snapshot.keep(one)
     (place / "snapshot.json").write_text('{"when": 3}')
     assert len(snapshot.read_all()) == snapshot.KEPT and snapshot.newest().counts

@@ -12,7 +12,7 @@ import own_runs
 import pytest
 
 from gpuworkshop import cli
-from gpuworkshop.own import again, prompt, snapshot
+from gpuworkshop.own import again, code, prompt, snapshot
 from gpuworkshop.own.scrub import SECRET_LINE, Known, Scrubber, here
 
 ALICE = Known(("Alice Example", "alice"), ("b200-node07", "login1"))
@@ -151,7 +151,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path / "empty")
     words = ("/home/alice/venv/bin/python", str(folder / "train.py"), "--data", "/scratch/alice/pictures")
     result = own_runs.result(123.0, command=words, watched=None)
-    assert again.begin(result, snapshot.look(words))
+    assert again.begin(result, code.look(words))
     return folder / "job.sbatch"
 
 

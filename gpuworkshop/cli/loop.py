@@ -8,10 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from gpuworkshop.cli.base import FAILED, FINE, BadInput, Switch, app, bad_input, progress_bar, show, show_json
+from gpuworkshop.cli.base import (
+    FAILED,
+    FINE,
+    BadInput,
+    Switch,
+    app,
+    bad_input,
+    progress_bar,
+    say,
+    seconds,
+    show,
+    show_json,
+)
 from gpuworkshop.cli.measure import Where
-from gpuworkshop.report import clean
-from gpuworkshop.workloads.config import seconds
 
 if TYPE_CHECKING:
     from gpuworkshop.own.prompt import Prompt
@@ -103,9 +113,10 @@ def _built_in(budget: str | None, max_changes: int | None, where: Where) -> int:
 
 
 def _own(command: tuple[str, ...], budget: str | None, show_output: bool, as_json: bool) -> int:
-    from gpuworkshop.own import again, launch, snapshot, verdict
+    from gpuworkshop.own import again, launch, verdict
+    from gpuworkshop.own.code import look
 
-    code = snapshot.look(command)
+    code = look(command)
     result = launch.run(command, budget_seconds=_budget(budget), tell=_tell("your script"))
     if show_output:
         _output(result, as_json)
@@ -126,7 +137,7 @@ def _again(command: tuple[str, ...], budget: str | None, show_output: bool, as_j
     if as_json:
         return show_json(result, result.origin, again.findings(result))
     if text := diff(result):
-        print(clean(text) + "\n")
+        say(text + "\n", sys.stdout)
     return show(again, result, as_json)
 
 
@@ -141,7 +152,7 @@ def _prompt(job: str, into: str | None, yes: bool) -> int:
     file = Path(into or INTO)
     if file.is_dir() or (file.exists() and not yes):
         raise BadInput(f"{file}: {'a folder' if file.is_dir() else 'is there already: --yes writes over it'}")
-    print(clean(made.text), flush=True)
+    say(made.text, sys.stdout)
     print(f"Replaced in it: {made.replaced}. Read it before you give it to anybody.", file=sys.stderr)
     return _written(made, file, bool(into) or yes)
 
@@ -175,7 +186,7 @@ def _file(output: str, name: str, as_json: bool) -> None:
         text = Path(output).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         text = f"(its output cannot be read: {error.strerror})"
-    print(f"--- what {clean(name)} printed ---\n{clean(text).rstrip()}\n--- end ---\n", file=stream, flush=True)
+    say(f"--- what {name} printed ---\n{text.rstrip()}\n--- end ---\n", stream)
 
 
 def _tell(title: str) -> Any:

@@ -17,6 +17,7 @@ from gpuworkshop.machine.conditions import Conditions, known
 from gpuworkshop.own import again as comparing
 from gpuworkshop.own import launch, prompt, snapshot, verdict
 from gpuworkshop.own.again_result import AgainResult, diff
+from gpuworkshop.own.code import look
 from gpuworkshop.own.pairs import Telling
 from gpuworkshop.own.prompt import NoPrompt
 from gpuworkshop.own.result import OwnResult
@@ -53,7 +54,7 @@ class YourTurn:
 
     def __init__(self, command: Sequence[str], supplied: bool = False):
         self.command, self.supplied = tuple(command), supplied
-        self.code = snapshot.look(self.command)
+        self.code = look(self.command)
         self.result: OwnResult | None = None
         self.compared: AgainResult | None = None
 
@@ -85,7 +86,7 @@ class YourTurn:
 
     def measure(self, progress: Show | None = None) -> Report | Note:
         """Run the script, watched, until enough was seen; the verdict."""
-        self.code = snapshot.look(self.command)
+        self.code = look(self.command)
         try:
             budget = FIRST_SECONDS if self._short else None
             seen = launch.run(self.command, budget_seconds=budget, tell=progress and Telling(progress))

@@ -18,14 +18,17 @@ from gpuworkshop.instruments.learning import Judgement
 from gpuworkshop.loop import ledger
 from gpuworkshop.loop.ledger import Own, Record
 from gpuworkshop.own import changes as differing
+from gpuworkshop.own import code as code_of
 from gpuworkshop.own import snapshot
 from gpuworkshop.own.again_result import AgainResult, findings, report
 from gpuworkshop.own.changes import Attribution, Changes, Differs
+from gpuworkshop.own.code import Code
 from gpuworkshop.own.learned import learned
 from gpuworkshop.own.pairs import Pairs
 from gpuworkshop.own.remedies import remedies
 from gpuworkshop.own.result import OwnResult
-from gpuworkshop.own.snapshot import CannotCompare, Code, NoSnapshot, Snapshot
+from gpuworkshop.own.snapshot import CannotCompare, NoSnapshot, Snapshot
+from gpuworkshop.own.staged import staged
 
 __all__ = [
     "AgainResult",
@@ -80,17 +83,17 @@ def run(
     ``launch.run``. Raises CannotCompare.
     """
     here = cwd or Path.cwd()
-    before = snapshot.newest(snapshot.look(command, here).script if command else "")
+    before = snapshot.newest(code_of.look(command, here).script if command else "")
     words, here = (tuple(command), here) if command else (before.command, Path(before.cwd))
-    code = snapshot.look(words, here, before.script)
+    code = code_of.look(words, here, before.script)
     if not code.files:
         raise ScriptGone(f"{code.script or before.script} is not there any more: it was measured {_day(before)}")
     seen = _changed(before, words, code, here)
     if not seen:
-        what = f"{Path(before.script).name}, what it imports and its arguments are as they were {_day(before)}"
-        raise NothingChanged(f"nothing changed: {what}. Make one change first")
+        what = f"{Path(before.script).name}, what it imports from its folder, and its arguments are as they were"
+        raise NothingChanged(f"nothing changed: {what} {_day(before)}. Make one change first")
     with tempfile.TemporaryDirectory(prefix="gpuworkshop-") as folder:
-        old_words, old_cwd = snapshot.staged(before, Path(folder, "before"))
+        old_words, old_cwd = staged(before, Path(folder, "before"))
         pairs = Pairs(budget_seconds, least, start or _launch(), tell or Tell())
         pairs.measure((old_words, old_cwd), (words, here))
     return _told(before, words, code, here, seen, pairs)
@@ -103,11 +106,11 @@ def _launch() -> Launch:
 
 
 def _changed(before: Snapshot, words: Sequence[str], code: Code, cwd: Path) -> Changes:
-    old_head, old = snapshot.split(before.command, before.script, Path(before.cwd))
-    head, new = snapshot.split(words, code.script, cwd)
+    old_head, old = code_of.split(before.command, before.script, Path(before.cwd))
+    head, new = code_of.split(words, code.script, cwd)
     started = (Differs("started by", " ".join(old_head), " ".join(head)),) if old_head != head else ()
     arguments = (*started, *differing.arguments_differ(old, new))
-    return Changes(differing.files_differ(before.files, code.files), arguments, ())
+    return Changes(differing.files_differ(before.texts, code_of.texts(code.files)), arguments, ())
 
 
 def _told(before: Snapshot, words: Sequence[str], code: Code, cwd: Path, seen: Changes, pairs: Pairs) -> AgainResult:

@@ -76,10 +76,11 @@ def facts(run: Snapshot, found: Verdict) -> Iterator[str]:
 def _files(run: Snapshot, scrub: Scrubber) -> Iterator[str]:
     """The script first, then its own files."""
     first = Path(run.script).name
-    for name, text in sorted(run.files.items(), key=lambda pair: (pair[0] != first, pair[0])):
-        lines = scrub.python(text).splitlines()
+    for name, text in sorted(run.texts.items(), key=lambda pair: (pair[0] != first, pair[0])):
+        python = name.endswith(".py")
+        lines = (scrub.python if python else scrub.shell)(text).splitlines()
         cut = f"\n# ({len(lines) - MOST_LINES} more lines)" if len(lines) > MOST_LINES else ""
-        yield f"`{scrub.words(name)}`:\n\n{_block('python', chr(10).join(lines[:MOST_LINES]) + cut)}"
+        yield f"`{scrub.words(name)}`:\n\n{_block('python' if python else '', chr(10).join(lines[:MOST_LINES]) + cut)}"
 
 
 def _block(language: str, text: str) -> str:
