@@ -95,7 +95,7 @@ class Pairs:
     def comparison(self) -> Comparison:
         """Throughput now over then, over the pairs."""
         pairs = zip(self.before, self.after, strict=False)
-        return compare([math.log(new.rate.value / old.rate.value) for old, new in pairs])
+        return compare([math.log(new.whole_rate.value / old.whole_rate.value) for old, new in pairs])
 
     @property
     def not_comparable(self) -> str:
@@ -114,7 +114,7 @@ class Pairs:
 
     def rate(self, arm: Arm) -> Rate | None:
         """The mean throughput of an arm over its launches, with its interval."""
-        seen = [one.rate for one in self.seen[arm]]
+        seen = [one.whole_rate for one in self.seen[arm]]
         if len(seen) < 2:
             return seen[0] if seen else None
         return msgspec.structs.replace(durations([one.value for one in seen]), unit=seen[0].unit)

@@ -172,7 +172,8 @@ class OwnResult(msgspec.Struct, frozen=True):
     """Of each rank, where there are several."""
     beside: float = 0.0
     """Share of the baseline's time in which no step was made: a new epoch, a validation, a file that was written.
-    ``rate`` is of the steps alone. Where such things are done in most steps they are part of a step, and this is 0."""
+    ``rate`` is of the steps alone. 0 where it happened less than three times, whose share nobody can tell, and where
+    it is done in most steps, because then it is part of a step."""
     planted: str = ""
     hot: tuple[Hot, ...] = ()
     """Where the training thread is, the most frequent first, by looks every few ms from another thread, in steps of

@@ -14,6 +14,8 @@ BLOCKS = 8
 MAX_WARM_UP = 8
 AGREEMENT = 0.05
 WIDTH = 0.03
+SEVERAL = 3
+"""Interruptions of a baseline from which on their share of the time is told."""
 
 
 class Timed:
@@ -139,10 +141,10 @@ class Baseline(Timed):
         return self.planner.after_baseline()
 
     def _beside(self) -> float:
-        """Share of the time in which something else was done than steps; 0 where nothing was."""
+        """Share of the time in which something else was done than steps; of rare things no share can be told."""
         whole, steps = time.monotonic() - self._began, self.session.steps - self._from
         each = self._done_seconds / max(1, self._done_steps)
-        return max(0.0, 1.0 - steps * each / whole) if self.interruptions and whole > 0 else 0.0
+        return max(0.0, 1.0 - steps * each / whole) if self.interruptions >= SEVERAL and whole > 0 else 0.0
 
 
 class Pairs(Timed):
