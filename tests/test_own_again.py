@@ -225,6 +225,7 @@ def differ(**settings: tuple[str, str]) -> Changes:
         (differ(batch_size=("32", "128"), accumulation=("4", "1")), "fewer and larger micro-batches"),
         (differ(compiled=("off", "on"), model=("Net", "OptimizedModule")), "torch.compile"),
         (differ(reads_loss=("item in each step", "rarely")), "the loss is read rarely"),
+        (differ(batch_size=("32", "512"), reads_loss=("rarely", "item in each step")), "batch at the knee"),
         (Changes(("@@ -1 +1 @@",), (), ()), "a change of the code"),
         (Changes((), (Differs("--lr", "1", "2"),), ()), "--lr"),
         (Changes((), (Differs("--num-workers", "0", "4"),), (Differs("workers", "0", "4"),)), "loader workers"),
@@ -258,6 +259,8 @@ def test_settings_are_told_as_the_remedies_call_them() -> None:
     slow = msgspec.structs.replace(own_runs.SETTINGS, waits=waits)
     assert changes.in_words(slow)["reads_loss"] == "item in each step" and words["reads_loss"] == "rarely"
     assert changes.in_words(None) == {}
+    cut = msgspec.structs.replace(own_runs.SETTINGS, accumulation=3.97)
+    assert changes.in_words(cut)["accumulation"] == "4" and words["accumulation"] == "1"
 
 
 def test_arguments_are_compared_by_option_whatever_their_order() -> None:

@@ -103,7 +103,7 @@ def in_words(settings: Settings | None) -> dict[str, str]:
         "compiled": _WORDS[settings.compiled],
         **_of_optimizer(optimizer),
         "reads_loss": _waits(settings),
-        "accumulation": f"{settings.accumulation:g}",
+        "accumulation": _whole(settings.accumulation),
         "device": settings.device.partition(":")[0],
         "ranks": f"{settings.world}{f' {settings.ddp}' if settings.ddp else ''}",
         "model": settings.model,
@@ -139,6 +139,11 @@ def _of_optimizer(optimizer: Optimizer | None) -> dict[str, str]:
 def _precision(settings: Settings) -> str:
     scaled = " with a scaler" if settings.scaler else ""
     return f"{settings.precision or 'n/a'}{' autocast' if settings.autocast else ''}{scaled}"
+
+
+def _whole(count: float) -> str:
+    """A count for each step, whole where only the last steps of an epoch were cut short."""
+    return str(round(count)) if abs(count - round(count)) < 0.2 else f"{count:.2g}"
 
 
 def _waits(settings: Settings) -> str:
@@ -237,6 +242,8 @@ def _drop_defaults(touched: set[str], changes: Changes) -> None:
         touched.discard("prefetch_factor")
     if "compiled" in touched:
         touched.discard("model")
+    if "batch_size" in touched:  # what is read once an epoch is read more often in steps of more samples
+        touched.discard("reads_loss")
     if "ranks" in touched:
         touched -= {"model", "device"}
 
