@@ -16,9 +16,12 @@ import pytest
 from cyclopts import CycloptsError
 
 import gpuworkshop
+from gpuworkshop import timing
 from gpuworkshop.cli import app
 from gpuworkshop.cluster import site
 from gpuworkshop.cluster.jobscript import rule
+from gpuworkshop.instruments import arms, flops, gpm, learning, memory_ceiling, profile, starve_result, watch_findings
+from gpuworkshop.loop import climb, diagnose, pace, rightsize_choices
 
 ROOT = Path(__file__).parents[1]
 PROSE = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "CHANGELOG.md")]
@@ -171,6 +174,7 @@ def test_every_module_of_the_kit_is_there(name) -> None:
 
 # ---------------------------------------------------------------- versions and counts
 
+CASES = tomllib.loads((ROOT / "tests" / "cases" / "cases.toml").read_text())
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
@@ -196,6 +200,39 @@ def test_counts_agree() -> None:
     assert f"the {words[len(items) - 7]} items before batch" in readme
     (tens,) = re.findall(r"knows some (\w+) faults", readme)
     assert abs(len(rule.rules()) - {"fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80}[tens]) <= 5
+
+
+NUMBERS = [
+    ("ARCHITECTURE.md", r"(\S+) s and at least (\d) steps on a CPU, (\S+) s on a card",
+     (timing.CPU_PLAN.block_seconds, timing.CPU_PLAN.min_steps, timing.CARD_PLAN.block_seconds)),
+    ("ARCHITECTURE.md", r"at least (\d+) rounds, an even", (timing.CPU_PLAN.min_rounds,)),
+    ("ARCHITECTURE.md", r"interval's half-width is (\d+)%", (100 * timing.CPU_PLAN.width,)),
+    ("ARCHITECTURE.md", r"effect is above (\d+)%", (100 * timing.SMALLEST_EFFECT,)),
+    ("ARCHITECTURE.md", r"for at least (\d+) s an arm", (timing.BASELINE_SECONDS,)),
+    ("ARCHITECTURE.md", r"make do with (\d+) rounds", (pace.FEW_ROUNDS,)),
+    ("ARCHITECTURE.md", r"same step over (\d+) real batches", (arms.RESIDENT_BATCHES,)),
+    ("ARCHITECTURE.md", r"noise and (\d+)% of the time; else", (100 * starve_result.TOLERANCE,)),
+    ("ARCHITECTURE.md", r"above (\d+)% of the multiplying", (100 * flops.UNCOUNTED,)),
+    ("ARCHITECTURE.md", r"within (\S+)% of one that failed", (100 * (1 - memory_ceiling.CLOSE),)),
+    ("ARCHITECTURE.md", r"judged below (\d+)\s+windows", (watch_findings.LEAST_WINDOWS,)),
+    ("ARCHITECTURE.md", r"GPM is asked at most every (\S+) s", (gpm.GAP,)),
+    ("ARCHITECTURE.md", r"On a CPU (\d+) s are", (climb.USUAL_ON_CPU,)),
+    ("ARCHITECTURE.md", r"profile of (\d+) steps", (profile.STEPS,)),
+    ("ARCHITECTURE.md", r"from (\d+)% of the time on", (100 * diagnose.FIRST,)),
+    ("ARCHITECTURE.md", r"full memory \((\d+)%\)", (100 * diagnose.FULL,)),
+    ("ARCHITECTURE.md", r"seeds or (\d+)% of the starting loss", (100 * learning.WORSE,)),
+    ("ARCHITECTURE.md", r"must still fall by (\d+)%", (100 * learning.MUST_FALL,)),
+    ("ARCHITECTURE.md", r"holds the peak at (\d+)%", (100 * rightsize_choices.FULL,)),
+    ("ARCHITECTURE.md", r"(\d+) public cases are in", (len(CASES),)),
+]  # fmt: skip
+"""A number of a text, and the constants of the code that it tells."""
+
+
+@pytest.mark.parametrize(("name", "words", "values"), NUMBERS, ids=[f"{name} {words}" for name, words, _ in NUMBERS])
+def test_every_number_of_how_it_measures_is_that_of_the_code(name, words, values) -> None:
+    found = re.search(words.replace(" ", r"\s+"), TEXTS[name])
+    assert found, f"{name} does not say it any more: change NUMBERS with it"
+    assert tuple(map(float, found.groups())) == pytest.approx(values)
 
 
 @pytest.mark.parametrize("name", TEXTS)
