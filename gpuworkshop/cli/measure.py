@@ -2,21 +2,15 @@
 
 import shlex
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
 from gpuworkshop.cli.base import AsJson, BadInput, Switch, app, bad_input, progress_bar, show
-from gpuworkshop.workloads.config import (
-    Calls,
-    DataPath,
-    Job,
-    MemoryFormat,
-    Precision,
-    ReadsLoss,
-    TrainConfig,
-    Transform,
-)
+from gpuworkshop.workloads.choices import Calls, DataPath, MemoryFormat, Precision, ReadsLoss, Transform
+
+if TYPE_CHECKING:
+    from gpuworkshop.workloads.config import Job, TrainConfig
 
 WHERE = Group("The job, and where it runs")
 SETTINGS = Group("Settings of the run; not given: the naive start (FP32, no workers)")
@@ -48,8 +42,10 @@ class Where:
     launcher: Annotated[str, Parameter(show_default=False)] = ""
     as_json: AsJson = False
 
-    def job(self, without_card: str = "tiny") -> Job:
+    def job(self, without_card: str = "tiny") -> "Job":
         """The training job that is meant; BadInput if there is none such. ``without_card`` is the preset for a CPU."""
+        from gpuworkshop.workloads.config import Job
+
         with bad_input():
             preset = self.preset or self._preset_here(without_card)
             return Job(preset=preset, data=self.data, storage_wait_ms=self.storage_wait_ms)
@@ -119,7 +115,7 @@ class Settings:
     transform: Transform | None = None
     calls: Calls | None = None
 
-    def config(self, job: Job) -> TrainConfig:
+    def config(self, job: "Job") -> "TrainConfig":
         """The naive start of `job` with these settings; BadInput where they do not go together."""
         given = {name: value for name, value in vars(self).items() if value is not None and value is not False}
         with bad_input():
