@@ -75,12 +75,15 @@ def claims_table(result: ClaimsResult) -> str:
     return "\n".join([*lines, "", f"Claimed by {sources}. Measured: {result.origin}."])
 
 
-def verdicts_line(result: ClaimsResult) -> str:
-    """How many claims came to which verdict, in a sentence."""
+def verdicts_table(result: ClaimsResult) -> str:
+    """How many claims came to which verdict, and those that do not hold."""
     rows = claims.judged(result)
     found = Counter(row.verdict for row in rows)
     counts = [f"*{verdict}* {found[verdict]}" for verdict in get_args(claims.Verdict) if found[verdict]]
-    return f"{len(rows)} claims, {', '.join(counts)}: {result.origin}."
+    lines = [f"Of {len(rows)} claims: {', '.join(counts)}. Measured: {result.origin}.", ""]
+    lines += ["| not here | claimed | measured |", "|---|---|---|"]
+    failed = (claims.cells(row) for row in rows if row.verdict == "not here")
+    return "\n".join([*lines, *(f"| {' | '.join(cells[:3])} |" for cells in failed)])
 
 
 def verified_table() -> str:
@@ -113,7 +116,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "loop": lambda: loop_table(replay.load("loop")),
     "sweep": lambda: sweep_table(replay.load("sweep")),
     "claims": lambda: claims_table(replay.load("claims")),
-    "verdicts": lambda: verdicts_line(replay.load("claims")),
+    "verdicts": lambda: verdicts_table(replay.load("claims")),
     "verified": verified_table,
 }
 """By the name that stands between ``<!-- table: NAME -->`` and ``<!-- end -->``."""

@@ -82,8 +82,9 @@ def test_the_verified_table_has_a_row_for_each_card_driver_and_pytorch() -> None
 
 def test_the_verdicts_add_up() -> None:
     said = tables.TABLES["verdicts"]()
-    total, *counts = map(int, re.findall(r"\b(\d+)\b(?!-)", said.partition(":")[0]))
+    total, *counts = map(int, re.findall(r"\d+", said.partition(". ")[0]))
     assert sum(counts) == total == len(claims.claims())
+    assert said.count("\n| ") - 1 == int(re.search(r"not here\* (\d+)", said)[1])
 
 
 def test_the_sweep_table_holds_every_rate_and_its_mark() -> None:
