@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -102,7 +103,9 @@ def _verdict(result: AgainResult) -> Finding:
         return Finding(level, title, rates if result.kept else f"{rates}; not kept: it learns worse")
     fix = f"Take the change back, make another one, then: {NEXT}"
     if found.verdict == "no real difference" and found.smallest > 0.1:
-        return Finding("unknown", title, rates, f"Too uncertain to tell. Longer: {NEXT} --budget 5m")
+        minutes = max(5, math.ceil(result.seconds / 30))
+        words = f"Too uncertain to tell. On a quieter machine, or longer: {NEXT} --budget {minutes}m"
+        return Finding("unknown", title, rates, words)
     return Finding("warning" if found.verdict == "slower" else "notice", title, f"{rates}; not kept", fix)
 
 
