@@ -11,6 +11,7 @@ import msgspec
 import own_runs
 import pytest
 
+from gpuworkshop import cli
 from gpuworkshop.instruments.learning import Judgement
 from gpuworkshop.loop import evidence, ledger
 from gpuworkshop.own import again, changes, code, learned, snapshot
@@ -150,6 +151,26 @@ def test_rates_of_different_units_are_not_comparable(project: Path) -> None:
     steps = own_runs.result(300.0, FASTER)
     found = compared(msgspec.structs.replace(steps, rate=msgspec.structs.replace(steps.rate, unit="steps/s")))
     assert found.comparison is None and "samples/s before, steps/s now" in told(found)
+
+
+def test_the_command_shows_the_difference_then_the_report_or_json_alone(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    begun(project)
+    assert cli.main(["loop", "--again"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and "nothing changed" in shown.err and shown.err.count("\n") == 1
+    (project / "train.py").write_text(NEW)
+    (project / "printed.txt").write_text("epoch 1")
+    output = str(project / "printed.txt")
+    monkeypatch.setattr("gpuworkshop.own.launch.run", wobble(own_runs.result(100.0, FASTER, output=output)))
+    assert cli.main(["loop", "--again", "--budget", "90s", "--show"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.index("epoch 1") < shown.index("+++ b/train.py") < shown.index("Again: train.py")
+    assert cli.main(["loop", "--again", "--json"]) == 0
+    whole = msgspec.json.decode(capsys.readouterr().out)
+    assert whole["result"]["comparison"]["verdict"] == "no real difference" and whole["findings"]
+    assert msgspec.convert(whole["result"], again.AgainResult).attribution.one
 
 
 # Bad input
