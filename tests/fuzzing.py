@@ -8,6 +8,7 @@ may take a second of CPU time and no more.
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import signal
 from collections.abc import Callable
@@ -39,16 +40,18 @@ def fuzz(usual: int = 150, costs: int = 1) -> Callable[[Any], Any]:
 
 
 def _limited(inner: Callable[..., None]) -> Callable[..., None]:
-    """Ends an input that takes longer, also one that would never end."""
+    """Ends an input that takes longer, also one that would never end. Garbage of earlier inputs is not its own."""
 
     @functools.wraps(inner)
     def timed(*args: Any, **kwargs: Any) -> None:
         before = signal.signal(signal.SIGVTALRM, _too_long)
+        gc.disable()
         signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
         try:
             inner(*args, **kwargs)
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            gc.enable()
             signal.signal(signal.SIGVTALRM, before)
 
     return timed

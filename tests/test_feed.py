@@ -296,7 +296,7 @@ KNOBS = [
 @pytest.mark.parametrize("knob", KNOBS, ids=lambda knob: next(iter(knob)))
 def test_d04_options_for_workers_are_dropped_without_workers_and_kept_with_them(knob) -> None:
     """D04, from pytorch/pytorch#68576, torchmd/torchmd-net#322, deepseek-ai/DeepSpec#40,
-    JonasGeiping/cramming#23.
+    JonasGeiping/cramming#23. A rebuilt loader never ends an epoch, so that its workers persist in any case.
     """
     loader = DataLoader(Numbers(8), batch_size=2, num_workers=3, collate_fn=same, **knob)
     with Feed(loader, workers=0) as feed:
