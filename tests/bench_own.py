@@ -4,9 +4,10 @@
 
 A script is run once under the hooks, as `gpuworkshop loop -- python NAME.py` does, and the verdict picks a change. Then
 all changes of its table (NAME.toml) and the picked one are measured in turn in one process, in several rounds, against
-the script as it is. Regret = the best of them / our pick; the goal is 1.10. A script in which nothing is planted
-must get no pick. A larger batch is only among the best where our pick alters the training too; with it, the regret is
-shown beside. A pick with a diff is measured as the diff makes it, any other as the table writes it.
+the script as it is. A pick with a diff is measured as the diff makes it, any other as the table writes it. Regret = the
+best of them / our pick; the goal is 1.10. A script in which nothing is planted must get no pick. A larger batch is only
+among the best where our pick or the planted one's cure alters the training too: samples/s do not say what a sample
+teaches. With it, the regret is shown beside.
 """
 
 import argparse
@@ -51,7 +52,7 @@ class Row(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Script(msgspec.Struct, forbid_unknown_fields=True):
-    """A script with what is planted in it and all its single changes."""
+    """A script with what is planted in it and all its single changes; the first undoes what is planted."""
 
     style: str
     planted: str
@@ -258,10 +259,11 @@ def judge(name: str, kind: str, asked: argparse.Namespace) -> dict:
         turns = measured(folders, stands, script.run, asked.seconds, asked.rounds)
     over = gains(turns, AS_IS)
     against = gains(turns, stands)
+    cure = next((row.remedies for row in script.change), [])
+    named = bool(made.pick and made.pick.remedy in cure)
+    meant = alters("/".join(cure)) or (made.pick is not None and alters(made.pick.remedy))
     altering = {arm for arm in against if arm[0].isdigit() and alters(arm)}
-    fair = {
-        arm: gain for arm, gain in against.items() if arm not in altering or (made.pick and alters(made.pick.remedy))
-    }
+    fair = {arm: gain for arm, gain in against.items() if meant or arm not in altering}
     best = max(fair, key=fair.__getitem__, default=stands)
     regret, of_all = (max([1.0, *some.values()]) if some else float("nan") for some in (fair, against))
     good = regret <= GOAL and (bool(made.pick) == bool(script.planted))
@@ -269,13 +271,14 @@ def judge(name: str, kind: str, asked: argparse.Namespace) -> dict:
         print(f"    {gain:6.2f}x  {arm}{'   <- ' + PICK if arm == stands else ''}")
     more = f" ({of_all:.2f} with changes to the training)" if of_all > regret else ""
     took = time.monotonic() - began
+    more += "" if named or not script.planted else f", not the planted one ({'/'.join(cure)})"
     print(f"{name}: regret {regret:.2f}{more} {'ok' if good else 'ABOVE THE GOAL'}, {took:.0f} s", flush=True)
     return {
         "name": name, "style": script.style, "planted": script.planted, "limit": made.limit,
         "pick": made.pick.remedy if made.pick else None, "certain": bool(made.pick and made.pick.certain),
         "expected": made.pick.expected if made.pick else None, "at_most": made.pick.at_most if made.pick else None,
         "measured": over.get(stands), "best": best, "regret": regret, "regret_of_all": of_all, "good": good,
-        "gains": over,
+        "gains": over, "named": named,
     }  # fmt: skip
 
 

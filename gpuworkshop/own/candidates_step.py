@@ -49,8 +49,9 @@ FUSED = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
 LARGEST_TIMES, LARGEST_BATCH = 64, 1024
 """A batch is made at most so many times larger in one change, and beyond so many samples no more than eight times."""
 
-CALL_MICROSECONDS = 12.0
-"""On a CPU an operator that takes less, on the mean, is mostly called and hardly works."""
+CALL_MICROSECONDS, MOST_CALL_MICROSECONDS = 12.0, 40.0
+"""On a CPU an operator that takes less, on the mean, is mostly called and hardly works; up to the second on a busy one,
+where the median operator says so."""
 
 
 def step_candidates(facts: Facts) -> Iterator[Candidate]:
@@ -91,18 +92,24 @@ def _every(share: float) -> int:
 
 
 def overhead(facts: Facts) -> float:
-    """Share of a step that calls cost, whatever they work on; without what other changes take away."""
+    """Share of a step that does not grow with the batch: what calls cost, whatever they work on, and the optimizer.
+
+    Without what other changes take away.
+    """
     profile, shares = facts.look.traced, facts.shares
     if profile is None:
         return 0.0
     loops = sum(facts.with_backward(role) for role in facts.roles if role.kind in LOOPS)
     if facts.card:
         return max(0.0, (shares.launches or 0.0) - loops)
-    calling = min(1.0, CALL_MICROSECONDS / profile.mean)
+    typical = max(CALL_MICROSECONDS, min(2 * profile.median, MOST_CALL_MICROSECONDS))
+    calling = min(1.0, typical / profile.mean)
     reached = facts.look.achieved.of_product if facts.look.achieved else None
     large, small = shares.compute or 0.0, (shares.launches or 0.0) * (1 - calling)
     large = large if reached is None else max(2 * reached, large * (1 - calling))
-    return max(0.0, 1 - shares.data - large - small - loops)
+    fixed = facts.share("optimizer")
+    works = min(1.0, (large + small) / max(1 - shares.data, 0.01))
+    return fixed + max(0.0, 1 - shares.data - loops - fixed) * (1 - works)
 
 
 def _larger_batch(facts: Facts) -> Iterator[Candidate]:
@@ -112,7 +119,7 @@ def _larger_batch(facts: Facts) -> Iterator[Candidate]:
     times = _times(facts, cost)
     if times < 2:
         return
-    why = f"calls take {percent(cost)} of a step of {loader.batch_size} samples"
+    why = f"calls and the optimizer take {percent(cost)} of a step of {loader.batch_size} samples"
     passes = round(facts.settings.accumulation)
     if passes > 1:
         fewer = math.gcd(passes, times) if passes % times else times
