@@ -54,8 +54,8 @@ def loop(
         What starts your training, with its arguments, after --
     budget
         Time for it all, such as 90s or 2m; none: as long as it takes. Not given: of the built-in job 50s on a CPU and
-        as long as it takes on a GPU; of your own script what its steps need. On a GPU the built-in job's comparisons get
-        shorter with it, so that several fit; their intervals are shown.
+        as long as it takes on a GPU; of your own script what its steps need. On a GPU, comparisons of the
+        built-in job get shorter with it, so that several fit; their intervals are shown.
     max_changes
         Of the built-in job: changes to keep at most.
     again
