@@ -258,6 +258,7 @@ def test_r09_a_sampler_whose_epoch_is_never_set(tmp_path) -> None:
         ("import deepspeed\nengine, *_ = deepspeed.initialize(model=net)", "framework", 2),
         ("from mine import start\nstart()", "unknown", 0),
         ("from .helpers import start\nstart()", "unknown", 0),
+        ("import os\nmine = files[int(os.environ['RANK'])::int(os.environ['WORLD_SIZE'])]", "unknown", 0),
     ],
 )
 def test_r10_what_a_script_does_is_read_from_its_code(code, use, line) -> None:

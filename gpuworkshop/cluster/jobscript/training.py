@@ -13,8 +13,9 @@ import msgspec
 
 Use = Literal["ddp", "sharded", "framework", "exchanges", "dataparallel", "imported", "no", "unknown"]
 """``exchanges``: it joins the other ranks and wraps no model; ``imported``: the names are there and nothing calls them;
-``unknown``: nothing in the file, and it imports code that is not known here."""
-TOGETHER = ("ddp", "sharded", "framework", "exchanges")
+``unknown``: nothing in the file, and it imports code that is not known here, or shares the work out by rank itself."""
+SHARES = {"RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS"}
+"""Variables by which a process finds its share of the work; LOCAL_RANK only tells it a card."""
 
 
 class Training(msgspec.Struct, frozen=True):
@@ -60,7 +61,8 @@ def _use(nodes: list[ast.AST], names: dict[str, str], called: list[tuple[str, as
     for node in nodes:
         if isinstance(node, ast.ImportFrom) and any(one.name in wanted for one in node.names):
             return "imported", node.lineno
-    return ("unknown" if _foreign(nodes) else "no"), 0
+    shares = any(isinstance(node, ast.Constant) and node.value in SHARES for node in nodes)
+    return ("unknown" if shares or _foreign(nodes) else "no"), 0
 
 
 def _imported(nodes: list[ast.AST]) -> dict[str, str]:
