@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from gpuworkshop import child, cli, state
 from gpuworkshop.child import ChildFailed
+from gpuworkshop.cli.base import seconds
 from gpuworkshop.course import exercise, material, predict, progress, quiz, replay
 from gpuworkshop.instruments import starve
 from gpuworkshop.instruments.feed import LoaderFault
@@ -29,7 +30,7 @@ from gpuworkshop.instruments.learning import Judgement
 from gpuworkshop.loop import climb, ledger, trial
 from gpuworkshop.timing import Plan, Rate, compare
 from gpuworkshop.workloads import pictures, train
-from gpuworkshop.workloads.config import Job, TrainConfig, seconds
+from gpuworkshop.workloads.config import Job, TrainConfig
 
 QUICK = Plan(block_seconds=0.01, min_rounds=4, width=1.0, budget_seconds=1.0)
 

@@ -10,6 +10,7 @@ import pytest
 
 from gpuworkshop import child, cli
 from gpuworkshop.cli import measure
+from gpuworkshop.cli.base import seconds
 from gpuworkshop.machine import gpus
 from gpuworkshop.report import Finding, Origin, Report
 from gpuworkshop.workloads.config import PRESETS, TrainConfig
@@ -199,6 +200,17 @@ def test_native_windows_is_refused_clearly(monkeypatch, capsys) -> None:
     monkeypatch.setattr(cli.sys, "platform", "win32")
     assert cli.main(["--help"]) == 2
     assert "WSL2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("text", "value"), [("90s", 90), ("2m", 120), (" 45 ", 45), ("1.5 min", 90)])
+def test_durations(text, value) -> None:
+    assert seconds(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-3s", "2h", "1m30s"])
+def test_what_is_no_duration_is_refused(text) -> None:
+    with pytest.raises(ValueError, match="is not a duration"):
+        seconds(text)
 
 
 def test_help_wraps_by_the_terminal_and_not_by_the_source(monkeypatch, capsys) -> None:

@@ -14,7 +14,7 @@ from PIL import Image
 
 from gpuworkshop.workloads import config as configs
 from gpuworkshop.workloads import images, pictures, train
-from gpuworkshop.workloads.config import CLASSES, Job, Preset, TrainConfig, changed, seconds
+from gpuworkshop.workloads.config import CLASSES, Job, Preset, TrainConfig, changed
 
 PICTURES, HELD_OUT = 192, 64
 PATHS = ("cpu-decode", "card-decode", "pre-decoded")
@@ -360,17 +360,6 @@ def test_a_title_names_what_is_planted_and_whose_pictures_they_are() -> None:
     assert "own pictures" in Job(data="x").title
     assert Job(storage_wait_ms=20).title.endswith("planted wait")
     assert Job(storage_wait_ms=20).planted == "every file read really waits 20 ms" and not Job().planted
-
-
-@pytest.mark.parametrize(("text", "value"), [("90s", 90), ("2m", 120), (" 45 ", 45), ("1.5 min", 90)])
-def test_durations(text, value) -> None:
-    assert seconds(text) == value
-
-
-@pytest.mark.parametrize("text", ["", "soon", "-3s", "2h", "1m30s"])
-def test_what_is_no_duration_is_refused(text) -> None:
-    with pytest.raises(ValueError, match="is not a duration"):
-        seconds(text)
 
 
 # ---------------------------------------------------------------- the run and its script

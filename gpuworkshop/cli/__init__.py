@@ -27,10 +27,12 @@ from gpuworkshop.cli import (  # noqa: F401  their verbs
     verify,
     watch,
 )
-from gpuworkshop.cli.base import BAD_INPUT, FAILED, FINE, INTERRUPTED, BadInput, app
-from gpuworkshop.report import clean
+from gpuworkshop.cli.base import BAD_INPUT, FAILED, FINE, INTERRUPTED, BadInput, app, say
 
 __all__ = ["app", "main"]
+
+for verb in app:  # a verb's help has paragraphs; the list of verbs has none, and answers faster without
+    app[verb].help_format = "markdown"
 
 
 _TAKES_A_COMMAND = {"watch": "COMMAND", "loop": "COMMAND", "scale": "SCRIPT"}
@@ -95,9 +97,9 @@ def _say(message: str, status: int) -> int:
 
 
 def _print(words: str) -> None:
-    """Words for stderr, which may come from a launcher and must not steer a terminal."""
+    """Words for stderr, if it is still there."""
     with suppress(OSError):
-        print(clean(words), file=sys.stderr)
+        say(words)
 
 
 class _Ended(KeyboardInterrupt):

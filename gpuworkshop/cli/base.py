@@ -6,6 +6,7 @@ works where PyTorch is missing.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -26,12 +27,16 @@ app = App(
     name="gpuworkshop",
     help="Measure what a GPU job really does, fix one thing, and prove that it helped.",
     version=__version__,
-    help_format="markdown",
+    help_format="plaintext",
     suppress_keyboard_interrupt=False,
 )
 
 Switch = Annotated[bool, Parameter(negative="", show_default=False)]
 AsJson = Annotated[bool, Parameter(name="--json", negative="", show_default=False)]
+
+
+LONGEST = 7 * 86_400.0
+"""Seconds; the longest duration that can be asked for."""
 
 
 class BadInput(ValueError):
@@ -45,6 +50,26 @@ def bad_input(where: str = "", kind: type[Exception] = ValueError) -> Iterator[N
         yield
     except kind as error:
         raise BadInput(f"{where}{error}") from error
+
+
+def seconds(text: str) -> float:
+    """A duration such as ``90s``, ``2m`` or ``45`` in seconds; ValueError for anything else, and for no time at all."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m|min)?\s*", text)
+    if not found:
+        raise ValueError(f"{text!r} is not a duration: write 90s or 2m")
+    value = float(found[1]) * (60 if found[2] in ("m", "min") else 1)
+    if not 0 < value < LONGEST:
+        raise ValueError(
+            f"{text[:20]!r} is {'no time at all' if value == 0 else 'longer than a week'}: write 90s or 2m"
+        )
+    return value
+
+
+def say(words: str, to: TextIO | None = None) -> None:
+    """Print words that may come from elsewhere and must not steer a terminal; on stderr if no stream is named."""
+    from gpuworkshop.report import clean
+
+    print(clean(words), file=to or sys.stderr, flush=True)
 
 
 def show(instrument: ModuleType, result: Any, as_json: bool) -> int:

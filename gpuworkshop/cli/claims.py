@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from gpuworkshop.cli.base import FAILED, AsJson, BadInput, Switch, app, bad_input, show_json, show_report
+from gpuworkshop.cli.base import FAILED, AsJson, BadInput, Switch, app, bad_input, say, show_json, show_report
 
 
 @app.command
@@ -82,13 +82,13 @@ def _record(names: list[str], again: bool, into: str | None, launcher: tuple[str
     with bad_input():
         setup = claims_parts.reached(claims_parts.here(launcher))
         store = claims_store.InFile(Path(into), setup.machine) if into else claims_store.InState(setup.machine)
-    done = lambda part: _say(f"{part.name}: recorded in {part.seconds:.0f} s")  # noqa: E731
+    done = lambda part: say(f"{part.name}: recorded in {part.seconds:.0f} s")  # noqa: E731
     with bad_input():
         told = claims_store.record(wanted, store, lambda name: _measured(name, setup), again=again, done=done)
     for name in told.before:
-        _say(f"{name}: was recorded before; --again measures it anew")
+        say(f"{name}: was recorded before; --again measures it anew")
     for name, words in told.failed.items():
-        _say(f"{name}: not recorded: {words}")
+        say(f"{name}: not recorded: {words}")
     return max(_show(told.result, setup.machine, as_json), FAILED if told.failed else 0)
 
 
@@ -114,9 +114,3 @@ def _show(result, machine: str, as_json: bool) -> int:
         origin = result.origin if result else measured_here(machine)
         return show_json(result, origin, table.findings(result))
     return show_report(table.report(result, machine))
-
-
-def _say(words: str) -> None:
-    from gpuworkshop.report import clean
-
-    print(clean(words), file=sys.stderr, flush=True)

@@ -1,12 +1,12 @@
 """The verb that comes first: do you have the GPU?"""
 
 import shlex
+import sys
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from gpuworkshop.cli.base import AsJson, app, bad_input, progress_bar, show, show_report
-from gpuworkshop.report import clean
+from gpuworkshop.cli.base import AsJson, app, bad_input, progress_bar, say, show, show_report
 
 
 @app.command
@@ -38,7 +38,7 @@ def verify(
         if report.tables:
             show_report(report)
         else:  # no card: one line, for all of it comes again
-            print(*(clean(finding.title) for finding in report.findings), sep="\n")
+            say("\n".join(finding.title for finding in report.findings), sys.stdout)
         print(flush=True)
 
     with bad_input("--launcher: "):

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from gpuworkshop.cli.base import AsJson, BadInput, app, bad_input, show, show_json, show_report
-from gpuworkshop.report import clean
+from gpuworkshop.cli.base import AsJson, BadInput, app, bad_input, say, show, show_json, show_report
 
 if TYPE_CHECKING:
     from gpuworkshop.instruments.watch import Watch
@@ -73,7 +72,7 @@ def _run(command: tuple[str, ...], interval: float, as_json: bool) -> int:
     try:
         result = instrument.run(command, interval=interval, stdout_to_stderr=as_json, adopt=True)
     except instrument.CannotStart as error:
-        print("gpuworkshop:", " ".join(clean(str(error)).split()), file=sys.stderr)
+        say("gpuworkshop: " + " ".join(str(error).split()))
         return error.status
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C was for the command
     with suppress(OSError):  # the terminal is gone, or nobody reads any more

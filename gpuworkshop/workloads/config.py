@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import re
 import tomllib
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import msgspec
 
-DataPath = Literal["cpu-decode", "card-decode", "pre-decoded"]
-Precision = Literal["fp32", "tf32", "bf16"]
-MemoryFormat = Literal["contiguous", "channels_last"]
-ReadsLoss = Literal["each step", "rarely", "with samples", "with outputs"]
-Transform = Literal["device", "host"]
-Calls = Literal["a batch", "a sample"]
+from gpuworkshop.workloads.choices import Calls, DataPath, MemoryFormat, Precision, ReadsLoss, Transform
+
 CHOICES = {
     "data_path": DataPath,
     "precision": Precision,
@@ -221,20 +216,3 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         own = ", own pictures" if self.data else ""
         planted = ", planted wait" if self.storage_wait_ms else ""
         return self.sizes.title + own + planted + (", planted limit of memory" if self.memory_gib else "")
-
-
-LONGEST = 7 * 86_400.0
-"""Seconds; the longest duration that can be asked for."""
-
-
-def seconds(text: str) -> float:
-    """A duration such as ``90s``, ``2m`` or ``45`` in seconds; ValueError for anything else, and for no time at all."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m|min)?\s*", text)
-    if not found:
-        raise ValueError(f"{text!r} is not a duration: write 90s or 2m")
-    value = float(found[1]) * (60 if found[2] in ("m", "min") else 1)
-    if not 0 < value < LONGEST:
-        raise ValueError(
-            f"{text[:20]!r} is {'no time at all' if value == 0 else 'longer than a week'}: write 90s or 2m"
-        )
-    return value

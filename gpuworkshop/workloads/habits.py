@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from gpuworkshop.workloads.config import ReadsLoss
+from gpuworkshop.workloads.choices import ReadsLoss
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
