@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -41,14 +43,11 @@ def test_no_test_carries_the_id_of_a_case_that_is_none() -> None:
             assert identity.upper() in CASES, test
 
 
-def test_what_the_index_names_is_collected(request: pytest.FixtureRequest) -> None:
-    """In a run of everything, pytest itself finds each of them; in a run of some files, those of these files."""
-    chosen = request.config.option
-    if chosen.keyword or chosen.markexpr or any("::" in word for word in request.config.args):
-        return  # a part of a file was asked for
-    collected = {(item.path.name, item.originalname) for item in request.session.items if hasattr(item, "originalname")}
-    files = {name for name, _ in collected}
-    for test in TESTS:
-        name = Path(test.file).name
-        if test.cases and name in files:
-            assert (name, test.name) in collected, test
+def test_what_the_index_names_is_what_pytest_runs() -> None:
+    """No second function of the same name hides one, and each stands in its module once pytest has imported that."""
+    named = [(test.file, test.name) for test in TESTS]
+    assert [one for one, count in Counter(named).items() if count > 1] == []
+    for file, name in named:
+        module = sys.modules.get(Path(file).stem)
+        if module and getattr(module, "__file__", "") == str(index.TESTS / file):
+            assert callable(getattr(module, name, None)), (file, name)
