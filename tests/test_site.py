@@ -604,6 +604,15 @@ LINE = st.builds(
 )
 
 
+@pytest.mark.parametrize("place", ["source = ", "[[storage]]\npath = ", "[[partition]]\nname = ", "x = ", ""])
+def test_an_error_about_a_long_name_is_still_one_short_line(place: str) -> None:
+    """In a file with such a key or value somewhere; found by the long mode."""
+    text = (SHIPPED / "generic.toml").read_text()
+    with pytest.raises(SiteError) as caught:
+        parse(f'{text}\n{place}"{"x" * 5000}"\n')
+    assert len(str(caught.value)) <= 600 and "\n" not in str(caught.value)
+
+
 @fuzz(100)
 @given(st.lists(LINE, min_size=1, max_size=6).map("\n".join) | st.text(max_size=80))
 @example("a|up|9999999-23:59:59|1|idle|0|0|gpu:4")

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
 
+from gpuworkshop.numbers import shortened
+
 
 def explain(error: msgspec.ValidationError, kind: type[msgspec.Struct], data: dict[str, Any]) -> str:
     """Why `data` is no `kind`, in the words of the file: where, what was expected, what was found."""
@@ -31,7 +33,7 @@ def explain(error: msgspec.ValidationError, kind: type[msgspec.Struct], data: di
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     """A name that leads nowhere, and the known one that is nearest."""
     near = get_close_matches(name, list(known), 1)
-    return f"no {kind} {name!r}" + (f"; did you mean {near[0]}?" if near else "")
+    return f"no {kind} {shortened(name, 60)!r}" + (f"; did you mean {near[0]}?" if near else "")
 
 
 def _walk(path: str, hint: Any, data: Any) -> tuple[str, Any, Any]:
@@ -48,7 +50,7 @@ def _walk(path: str, hint: Any, data: Any) -> tuple[str, Any, Any]:
             hint, value = get_args(hint)[0], value[int(index)]
             table = value if isinstance(value, dict) else {}
             label = table.get("name", table.get("path"))
-            places[-1] += f' "{label}"' if isinstance(label, str) else f" {int(index) + 1}"
+            places[-1] += f' "{shortened(label, 60)}"' if isinstance(label, str) else f" {int(index) + 1}"
     return "".join(f"{place}: " for place in places), hint, value
 
 

@@ -33,11 +33,14 @@ from gpuworkshop.cluster.facts import (
     Storage,
     Training,
 )
+from gpuworkshop.numbers import shortened
 from gpuworkshop.report import Origin, clean
 
 VARIABLE = "GPUWORKSHOP_SITE"
 ANY = "generic"
 SHIPPED = Path(__file__).parent / "sites"
+LONGEST = 600
+"""Characters of an error; names in a file may have any length."""
 
 
 class SiteError(ValueError):
@@ -201,7 +204,7 @@ def parse(text: str, file: str = "site.toml") -> Site:
 
 
 def _error(message: str) -> SiteError:
-    return SiteError(" ".join(clean(message).split()))
+    return SiteError(shortened(" ".join(clean(message).split()), LONGEST))
 
 
 def _misfits(site: Site) -> Iterable[str]:
