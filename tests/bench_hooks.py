@@ -25,13 +25,17 @@ from gpuworkshop.own import launch
 GOAL = 0.01
 
 
+SETTLE = 4
+"""Untimed steps after the methods were changed: Python looks all of a class up anew then."""
+
+
 class Script:
     """A training loop of many small calls."""
 
     period = 1
 
     def __init__(self, name: str, layers: int, device: str):
-        self.name, self.device = name, device
+        self.name, self.device, self.switch = name, device, lambda: None
         blocks = [part for _ in range(layers) for part in (nn.Linear(64, 64), nn.ReLU())]
         self.model = nn.Sequential(*blocks, nn.Linear(64, 10)).to(device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
@@ -39,7 +43,9 @@ class Script:
         self._batches = iter(self.loader)
 
     def resume(self) -> None:
-        pass
+        self.switch()
+        for _ in range(SETTLE):
+            self.step(timing.Clock())
 
     def pause(self) -> None:
         pass
@@ -56,40 +62,44 @@ class Script:
         return len(x)
 
 
-class Hooked(Script):
-    """The same with the hooks on during its blocks, and off between them."""
+class Hooks:
+    """The hooks, armed by a script's first steps until its baseline; :meth:`on` and :meth:`off` switch them."""
 
-    def __init__(self, name: str, layers: int, device: str, folder: str):
-        self._owners = ((DataLoader, "__init__"), (DataLoader, "__iter__"), (torch.Tensor, "backward"))
-        before = [getattr(*one) for one in self._owners]
+    def __init__(self, folder: str):
+        self._owners = [(DataLoader, "__init__"), (DataLoader, "__iter__"), (torch.Tensor, "backward")]
+        self._plain = [getattr(*one) for one in self._owners]
         sys.path.insert(0, str(launch.HOOKS))
         from gpuworkshop_hooks import arm, looking, records, timed
 
+        launch._request(Path(folder), time.time(), None, ["baseline"])
         records.hello(folder)
         arm.arm(torch, folder)
-        super().__init__(name, layers, device)
-        self.kind = type(self._batches)
-        followed = self.kind.__mro__[1] if "__next__" not in vars(self.kind) else self.kind
-        self._owners += ((followed, "__next__"),)
-        before.append(followed.__next__.__wrapped__)
-        while isinstance(arm.session.phase, looking.Looking | timed.WarmUp):
-            self.step(timing.Clock())
-        arm.session.phase.wanted = arm.session._deadline = sys.maxsize  # plain steps without end
-        self._plain, self._hooked = before, [getattr(*one) for one in self._owners]
+        self._session, self._first = arm.session, (looking.Looking, timed.WarmUp)
+
+    def steady(self, script: Script) -> None:
+        """Take the script's steps until the hooks time plain ones, and go on with that without end."""
+        while isinstance(self._session.phase, self._first):
+            script.step(timing.Clock())
+        self._session.phase.wanted = self._session._deadline = sys.maxsize
+        owner = next(kind for kind in type(script._batches).__mro__ if "__next__" in vars(kind))
+        self._owners.append((owner, "__next__"))
+        self._plain.append(owner.__next__.__wrapped__)
+        self._hooked = [getattr(*one) for one in self._owners]
         self._after = dict(torch_optimizer._global_optimizer_post_hooks)
-        self.pause()
+
+    def on(self) -> None:
+        """As in a watched script."""
+        self._put(self._hooked)
+        torch_optimizer._global_optimizer_post_hooks.update(self._after)
+
+    def off(self) -> None:
+        """As in a script that nobody watches."""
+        self._put(self._plain)
+        torch_optimizer._global_optimizer_post_hooks.clear()
 
     def _put(self, methods: list) -> None:
         for (owner, name), method in zip(self._owners, methods, strict=True):
             setattr(owner, name, method)
-
-    def resume(self) -> None:
-        self._put(self._hooked)
-        torch_optimizer._global_optimizer_post_hooks.update(self._after)
-
-    def pause(self) -> None:
-        self._put(self._plain)
-        torch_optimizer._global_optimizer_post_hooks.clear()
 
 
 def main() -> None:
@@ -101,9 +111,11 @@ def main() -> None:
     torch.set_num_threads(1)
     device = default_device()
     with tempfile.TemporaryDirectory() as folder:
-        launch._request(Path(folder), time.time(), None, ["baseline"])
-        hooked = Hooked("with hooks", args.layers, device, folder)
+        hooks = Hooks(folder)
+        hooked = Script("with hooks", args.layers, device)
+        hooks.steady(hooked)
         plain = Script("without", args.layers, device)
+        hooked.switch, plain.switch = hooks.on, hooks.off
         plan = timing.Plan(block_seconds=0.03, min_rounds=40, width=0.001, budget_seconds=args.seconds)
         clock = timing.Clock(time.thread_time) if device == "cpu" else timing.clock_for(device)
         rounds = timing.in_turn([plain, hooked], clock, plan)

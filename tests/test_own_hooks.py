@@ -38,7 +38,8 @@ def hook(name: str) -> Any:
 def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict]:
     """What the hooks write, instead of a file."""
     kept: list[dict] = []
-    monkeypatch.setattr(hook("records"), "write", lambda kind, **fields: kept.append({"kind": kind, **fields}))
+    for name in ("write", "later"):
+        monkeypatch.setattr(hook("records"), name, lambda kind, **fields: kept.append({"kind": kind, **fields}))
     return kept
 
 

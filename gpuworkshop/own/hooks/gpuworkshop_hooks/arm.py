@@ -39,6 +39,7 @@ def arm(torch: Any, folder: str) -> None:
 def _forked(session: Session) -> None:
     """A forked child, such as a loader's worker: what was put on for the first steps is taken off."""
     session.off = session.forked = True
+    records.forked()
     patches.take_off()
 
 

@@ -23,7 +23,7 @@ class Feed:
     def __init__(self, loader: Any, place: dict | None, session: Any):
         self._loader, self.place, self._session = weakref.ref(loader), place, session
         self.batches = self.epochs = self.of_epoch = self.since_step = self.rounds = 0
-        self.replaying = self.feeding = self.threaded = self.short = self.handed = False
+        self.replaying = self.feeding = self.threaded = self.short = self.handed = self.full = False
         self.kept: list[Any] = []
         self._turn, self._bytes, self._began = 0, 0, 0.0
         self._workers: list[Any] = []
@@ -85,11 +85,11 @@ class Feed:
     # What the schedule asks for
 
     def keep(self, batch: Any) -> None:
-        """Keep a batch for the replay; the newest few stay."""
-        size = nbytes(batch)
-        most = max(2, min(KEPT_BATCHES, KEPT_BYTES // max(1, size)))
+        """Keep a batch for the replay, until there are enough of them."""
         self.kept.append(shallow(batch))
-        del self.kept[:-most]
+        self._bytes += nbytes(batch)
+        count = len(self.kept)
+        self.full = count >= KEPT_BATCHES or (count >= 2 and self._bytes + self._bytes // count > KEPT_BYTES)
 
     def replay(self, on: bool) -> None:
         """Give kept batches and stop the workers; or the loader's own again, from where it was."""

@@ -13,6 +13,8 @@ _folder = ""
 _file = -1
 _owner = 0
 _last = 0.0
+_waiting: list[dict] = []
+LATER_SECONDS = 1.0
 ALIVE_SECONDS = 2.0
 """A record at least so often, while anything of the script is seen."""
 
@@ -38,16 +40,36 @@ def _rank() -> dict:
     return found
 
 
+def later(kind: str, **fields: Any) -> None:
+    """Append a record with the next one that is written, or after :data:`LATER_SECONDS`."""
+    fields["kind"], fields["at"] = kind, time.time()
+    _waiting.append(fields)
+    if time.monotonic() - _last > LATER_SECONDS:
+        _append(_waiting)
+
+
 def write(kind: str, **fields: Any) -> None:
-    """Append one record; a folder that is gone or full is not the script's problem."""
+    """Append one record."""
+    fields["kind"], fields["at"] = kind, time.time()
+    _append([*_waiting, fields])
+
+
+def forked() -> None:
+    """What waits to be written is the parent's."""
+    _waiting.clear()
+
+
+def _append(several: list[dict]) -> None:
+    """One call for all lines; a folder that is gone or full is not the script's problem."""
     global _file, _owner, _last
+    lines = "".join(json.dumps(one, default=str) + "\n" for one in several)
+    _waiting.clear()
     try:
         if _owner != os.getpid():  # a forked child writes a file of its own
             _owner = os.getpid()
             name = os.path.join(_folder, f"records-{_owner}-{os.uname().nodename}.jsonl")
             _file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        fields["kind"], fields["at"] = kind, time.time()
-        os.write(_file, (json.dumps(fields, default=str) + "\n").encode("utf-8", "backslashreplace"))
+        os.write(_file, lines.encode("utf-8", "backslashreplace"))
         _last = time.monotonic()
     except OSError:
         pass

@@ -69,7 +69,7 @@ class Session:
         samples = size(batch)
         self.samples += samples
         self.phase.fetched(samples, start, end)
-        if self.keeping and not feed.replaying:
+        if self.keeping and not feed.full:
             feed.keep(batch)
 
     def _trains(self) -> bool:

@@ -72,7 +72,7 @@ class Timed:
         self.count += 1
         if self.keep(block):
             self.blocks.setdefault(self.arm, []).append(block)
-            records.write("block", phase=self.name, arm=self.arm, n=self.session.steps, **block)
+            records.later("block", phase=self.name, arm=self.arm, n=self.session.steps, **block)
         if self.done():
             self.session.phase = self.after()
         else:
