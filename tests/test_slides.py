@@ -240,4 +240,5 @@ def test_every_run_of_show_fits_its_minutes_and_names_what_there_is() -> None:
 
 def test_an_exercise_that_is_left_out_gives_its_minutes_back() -> None:
     whole, part = instructor.Block(chapter="04_starve"), instructor.Block(chapter="04_starve", exercises=("knobs",))
-    assert whole.hands_on - part.hands_on == material.exercises("04_starve")["ladder"].minutes
+    left_out = [one.minutes for id, one in material.exercises("04_starve").items() if id != "knobs"]
+    assert whole.hands_on - part.hands_on == sum(left_out) > 0
