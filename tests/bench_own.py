@@ -266,7 +266,7 @@ def judge(name: str, kind: str, asked: argparse.Namespace) -> dict:
     fair = {arm: gain for arm, gain in against.items() if meant or arm not in altering}
     best = max(fair, key=fair.__getitem__, default=stands)
     regret, of_all = (max([1.0, *some.values()]) if some else float("nan") for some in (fair, against))
-    good = regret <= GOAL and (bool(made.pick) == bool(script.planted))
+    good = regret <= GOAL and made.pick is not None if script.planted else made.pick is None
     for arm, gain in sorted(over.items(), key=lambda item: -item[1]):
         print(f"    {gain:6.2f}x  {arm}{'   <- ' + PICK if arm == stands else ''}")
     more = f" ({of_all:.2f} with changes to the training)" if of_all > regret else ""

@@ -421,6 +421,12 @@ def test_a_sum_becomes_a_tensor_only_where_it_is_only_told() -> None:
         assert found.certain == certain and (certain or "line 4" in found.text), found.text
 
 
+def test_what_is_done_in_each_epoch_is_done_in_every_few() -> None:
+    text = "for epoch in range(1, n + 1):\n    train(epoch)\n    test(model)\n"
+    found = changed("rare-validation", text, "test(model)", {"every": "100"})
+    assert found.certain and "+    if epoch % 10 == 0:\n+        test(model)\n" in found.text
+
+
 def test_an_average_is_not_made_of_a_few_steps() -> None:
     """A meter that is fed rarely tells something else; a progress bar may tell its number rarely."""
     head = "for i, x in enumerate(d):\n    "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from gpuworkshop.instruments.starve_result import StarveResult
@@ -96,7 +98,7 @@ class Facts(msgspec.Struct, frozen=True):
     def with_backward(self, role: Role) -> float:
         """Share of a role with its part of the backward pass, by its part of what lies before that."""
         ahead = sum(one.share for one in self.roles if one.ahead)
-        return role.share + (self.share("backward") * role.share / ahead if role.ahead else 0.0)
+        return role.share + (self.share("backward") * role.share / ahead if role.ahead and ahead else 0.0)
 
     def first(self, *kinds: Kind) -> Role | None:
         """The role of these kinds that takes most of the time."""
@@ -115,6 +117,16 @@ class Candidate(msgspec.Struct, frozen=True):
     """The measured numbers."""
     place: Place | None = None
     values: dict[str, str] = {}
+
+
+def of_all(one: Candidate, beside: float) -> Candidate:
+    """A change to the steps alone, as a gain of all that the script does: what lies between steps stays as long."""
+
+    def whole(gain: float) -> float:
+        left = beside + (1 - beside) / gain
+        return 1 / left if left else math.inf
+
+    return msgspec.structs.replace(one, expected=whole(one.expected), at_most=whole(one.at_most))
 
 
 def without(share: float) -> float:

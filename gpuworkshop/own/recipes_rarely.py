@@ -13,6 +13,9 @@ from gpuworkshop.own.task import Task
 LONGER = 4
 """An interval that is there becomes at least so many times longer."""
 
+MOST_EPOCHS = 10
+"""What is done in each epoch is done again in every so many."""
+
 TELLS = frozenset({
     "print", "info", "debug", "write", "log", "log_dict", "log_metrics", "add_scalar", "add_scalars", "set_postfix",
     "set_postfix_str", "set_description",
@@ -30,8 +33,9 @@ def rarely(task: Task) -> list[Edit]:
         return [edit.replace(source, every, str(longer))]
     if not isinstance(statement, ast.Expr | ast.Assign | ast.AugAssign | ast.For | ast.With):
         raise NotCertain("")
-    last = _last_use(source, statement)
-    return edit.under(source, statement, last, f"if {_counter(source, statement)} % {task.values['every']} == 0:")
+    last, counter = _last_use(source, statement), _counter(source, statement)
+    every = min(int(task.values["every"]), MOST_EPOCHS) if "epoch" in counter.lower() else int(task.values["every"])
+    return edit.under(source, statement, last, f"if {counter} % {every} == 0:")
 
 
 def _present_interval(task: Task, statement: ast.stmt) -> ast.Constant | None:

@@ -9,8 +9,8 @@ from gpuworkshop.instruments.flops import speed
 from gpuworkshop.loop.diagnose import FIRST, Diagnosis, diagnose
 from gpuworkshop.numbers import counted, gib, percent
 from gpuworkshop.own.candidates_data import data_candidates
-from gpuworkshop.own.candidates_step import step_candidates
-from gpuworkshop.own.facts import Candidate, Facts, facts, look
+from gpuworkshop.own.candidates_step import line_candidates, step_candidates
+from gpuworkshop.own.facts import Candidate, Facts, facts, look, of_all
 from gpuworkshop.own.patch import change
 from gpuworkshop.own.pick import Change, Limit, Pick, Verdict
 from gpuworkshop.own.remedies import remedies
@@ -61,8 +61,9 @@ def _diagnosis(known: Facts) -> Diagnosis:
 
 def candidates(known: Facts) -> Iterator[Candidate]:
     """Every change that could pay here."""
-    yield from data_candidates(known)
-    yield from step_candidates(known)
+    for one in (*data_candidates(known), *step_candidates(known)):
+        yield of_all(one, known.result.beside)
+    yield from line_candidates(known)
 
 
 def _ordered(known: Facts) -> list[Candidate]:
