@@ -392,7 +392,7 @@ def line(text: str, words: str) -> int:
 
 
 def test_a_script_with_everything_is_seen_as_it_is(tmp_path: Path) -> None:
-    result = watched(tmp_path, MIXED, str(tmp_path / "net.pt"), budget_seconds=16.0)
+    result = watched(tmp_path, MIXED, str(tmp_path / "net.pt"), budget_seconds=12.0)
     assert (result.ended, result.exit_code) == ("stopped by us", 0), result.own_words
     seen = result.settings
     assert (seen.precision, seen.autocast, seen.scaler, seen.checkpointing) == ("bf16", True, True, True)
@@ -450,7 +450,7 @@ Trainer(net, DataLoader(Stream(), batch_size=8, num_workers=1, persistent_worker
 
 
 def test_a_trainer_with_a_closure_and_persistent_workers_goes_on_through_the_replay(tmp_path: Path) -> None:
-    result = watched(tmp_path, TRAINER, budget_seconds=10.0)
+    result = watched(tmp_path, TRAINER, budget_seconds=6.0, only=["baseline", "headroom"])
     assert (result.ended, result.exit_code) == ("stopped by us", 0), result.own_words
     (loader,) = result.settings.loaders
     assert loader.iterable and loader.persistent_workers and loader.epochs > 2
@@ -473,7 +473,7 @@ while True:
 
 
 def test_steps_by_hand_are_told_by_their_backward_pass(tmp_path: Path) -> None:
-    result = watched(tmp_path, BY_HAND, budget_seconds=6.0, only=["baseline"])
+    result = watched(tmp_path, BY_HAND, budget_seconds=5.0, only=["baseline"])
     assert result.ended == "stopped by us" and result.rate.unit == "steps/s"
     assert result.settings.optimizers == () and result.settings.model_place.line == line(BY_HAND, "net(x)")
     assert result.traced is None and result.starve is None and not result.hot, "only the baseline was asked for"
@@ -500,7 +500,7 @@ while True:
 
 def test_ranks_of_torchrun_are_measured_together_and_all_end(tmp_path: Path) -> None:
     by = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    result = watched(tmp_path, RANKS, by=by, budget_seconds=20.0)
+    result = watched(tmp_path, RANKS, by=by, budget_seconds=12.0)
     assert (result.ended, result.exit_code) == ("stopped by us", 0), result.own_words
     assert (result.settings.world, result.settings.ddp) == (2, "DDP") and not result.settings.forks
     assert len(result.world_rates) == 2 and result.starve.headroom.pairs >= 2

@@ -244,6 +244,7 @@ def test_what_is_done_between_steps_is_in_the_whole_rate(tmp_path: Path) -> None
         ({"what": "ranks unseen", "world": 8}, "Ranks on other nodes were not watched"),
         ({"what": "flops", "why": "compiled"}, "because the model is compiled"),
         ({"what": "loader in a thread"}, "read by a thread of its own"),
+        ({"what": "forked"}, "trains in processes that it forked"),
     ],
 )
 def test_each_note_becomes_one_sentence(tmp_path: Path, note: dict, words: str) -> None:

@@ -17,14 +17,14 @@ ENOUGH = "at least 200 steps and about 10 s of them on a CPU, 40 s on a card"
 def not_seen(result: OwnResult, what: Understood, records: Records, budget: float | None) -> tuple[str, ...]:
     """The sentences, the most important first."""
     notes = {one["what"]: one for process in records.processes.values() for one in process.of("note")}
-    found = [*_start(result, what, records), *_faults(records)]
+    found = [*_forked(notes), *_start(result, what, records, notes), *_faults(records)]
     if result.settings is not None:
         found += [*_data(result, notes), *_steps(result, notes, budget), *_processes(result, notes, records)]
         found += _beside(result, notes)
     return tuple(dict.fromkeys(found))
 
 
-def _start(result: OwnResult, what: Understood, records: Records) -> Iterator[str]:
+def _start(result: OwnResult, what: Understood, records: Records, notes: dict[str, Any]) -> Iterator[str]:
     """Why no step was seen at all, where the script's own words do not say it."""
     processes = records.processes.values()
     if not processes and what.isolated:
@@ -38,10 +38,18 @@ def _start(result: OwnResult, what: Understood, records: Records) -> Iterator[st
         if result.ended in ("by itself", "timed out"):
             when = "within the time" if result.ended == "timed out" else "at all"
             yield f"The script did not finish importing torch {when}, so nothing of it could be watched."
-    elif processes and records.main is None and result.ended in ("by itself", "timed out"):
+    elif processes and records.main is None and result.ended in ("by itself", "timed out") and "forked" not in notes:
         yield (
             f"No step was seen in {result.seconds:.0f} s: neither an optimizer's step nor 30 backward passes. If your "
             f"script makes steps in its own way, write {STEP_LINE} after each step; it does nothing without the watch."
+        )
+
+
+def _forked(notes: dict[str, Any]) -> Iterator[str]:
+    if "forked" in notes:
+        yield (
+            "The script trains in processes that it forked after it had imported torch; those cannot be watched: start "
+            "them with torchrun, or by torch.multiprocessing with the start method spawn."
         )
 
 

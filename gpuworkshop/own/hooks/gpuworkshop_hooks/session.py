@@ -47,7 +47,7 @@ class Session:
         self.model: Any = None
         self.by_backward = False
         self.always = False
-        self.forked = self.off = False
+        self.forked = self.off = self.told = False
 
     # Loaders
 
@@ -106,6 +106,8 @@ class Session:
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer made a step, or skipped one."""
+        if self.forked:
+            self._forked_step()
         if self.off or (self.clock.queues and self.torch.cuda.is_current_stream_capturing()):
             return
         self.hooked += 1
@@ -116,6 +118,12 @@ class Session:
                 self.round_done()
         except Exception as error:
             self.give_up(error)
+
+    def _forked_step(self) -> None:
+        """A process that the script forked trains: a forked loader's worker never does."""
+        if not self.told:
+            self.told = True
+            records.note("forked")
 
     def round_done(self) -> None:
         """The end of a round."""

@@ -109,7 +109,7 @@ class WarmUp(Timed):
         return False
 
     def done(self) -> bool:
-        return self._same or self.count >= MAX_WARM_UP or self.session.late(0.3)
+        return self._same or self.count >= MAX_WARM_UP or (self.count >= 2 and self.session.late(0.3))
 
     def after(self) -> Any:
         return self.planner.baseline() if self.session.world == 1 else self.planner.together()
