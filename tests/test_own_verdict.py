@@ -372,7 +372,7 @@ def test_a_report_says_limit_change_place_and_numbers() -> None:
     _, result = PICKS["a validation in each step"]
     text = str(report(msgspec.structs.replace(result, planted="a test"), SOURCES))
     line = SCRIPT.splitlines().index("    score = evaluate(model, held_out)") + 1
-    assert "Planted: a test" in text and "Change first: validation less often (<= 2.00x)" in text
+    assert "Planted: a test" in text and "Change first: validation less often (<= 2.33x)" in text
     assert "+    if step % 100 == 0:" in text and f"@@ -{line - 3}," in text
     assert "10 ms" in text and "3,200 samples/s" in text and text.count("n/a") >= 4
 
@@ -443,9 +443,11 @@ def test_a_loop_before_backward_has_its_part_of_the_backward_pass() -> None:
             made.hot(0.48, at("backward()")),
         )
     )
-    assert found.pick.remedy == "batch-loop" and found.pick.at_most == pytest.approx(1 / (1 - 0.64))
+    effect = remedies()["batch-loop"].effect
+    assert found.pick.remedy == "batch-loop" and found.pick.expected == pytest.approx(1 / (1 - 0.64 * effect))
+    assert found.pick.at_most > 1 / (1 - 0.96), "the graph that the loop fills is gone through on other lines"
     behind = judged(run(made.hot(0.4, at("guess.item()")), made.hot(0.5, at("backward()"))))
-    assert behind.pick.remedy == "one-read" and behind.pick.at_most == pytest.approx(1 / 0.6)
+    assert behind.pick.remedy == "one-read" and 1 / 0.6 < behind.pick.at_most < 1 / 0.5
 
 
 @st.composite

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from gpuworkshop.loop.diagnose import bound
 from gpuworkshop.loop.remedies import by_id
 from gpuworkshop.numbers import percent
-from gpuworkshop.own.facts import Candidate, Facts, without
+from gpuworkshop.own.facts import Candidate, Facts, most, without
 from gpuworkshop.own.frame import Kind
 from gpuworkshop.own.remedies import remedies
 from gpuworkshop.own.result import Wait
-from gpuworkshop.own.roles import Role
+from gpuworkshop.own.roles import IN_LOADER, Role
 from gpuworkshop.own.task import RARELY
 
 BESIDE: dict[Kind, str] = {
@@ -83,7 +83,19 @@ def _beside(facts: Facts, role: Role) -> Iterator[Candidate]:
     why = f"{percent(role.share)} of the time is spent there"
     why += f", {percent(whole)} with its part of the backward pass" if whole > role.share else ""
     expected = without(share * remedies()[remedy].effect)
-    yield Candidate(remedy, expected, without(whole), why, role.place, {"every": str(_every(whole))})
+    at_most = without(most(_reached_by(facts, role, whole)))
+    yield Candidate(remedy, expected, at_most, why, role.place, {"every": str(_every(whole))})
+
+
+def _reached_by(facts: Facts, role: Role, whole: float) -> float:
+    """The largest share that a change to a line can take away.
+
+    A loop ahead of backward() fills the graph that is gone through, and thrown away on other lines: all of the step.
+    """
+    if not role.ahead or role.kind not in IN_GRAPH:
+        return whole
+    outside = facts.share("optimizer", "step", "validation", "saving", "collect", "empty_cache", *IN_LOADER)
+    return max(whole, min(1.0, sum(one.share for one in facts.roles)) - outside)
 
 
 def _every(share: float) -> int:
@@ -145,12 +157,12 @@ def _with_batch(cost: float, times: int) -> float:
 def _times(facts: Facts, cost: float) -> int:
     """How many times larger: until calls take a twentieth of a step, within memory and data; a power of two."""
     loader, rest = facts.loader, max(0.02, 1 - cost)
-    most = min(LARGEST_TIMES, cost / (0.05 * rest), max(LARGEST_BATCH / loader.batch_size, 8))
+    times = min(LARGEST_TIMES, cost / (0.05 * rest), max(LARGEST_BATCH / loader.batch_size, 8))
     if facts.look.memory:
-        most = min(most, 0.7 / facts.look.memory)
+        times = min(times, 0.7 / facts.look.memory)
     if loader.epochs > 1:
-        most = min(most, loader.batches / loader.epochs / 4)
-    return 2 ** int(math.log2(most)) if most >= 2 else 1
+        times = min(times, loader.batches / loader.epochs / 4)
+    return 2 ** int(math.log2(times)) if times >= 2 else 1
 
 
 # Parts of the step
@@ -162,7 +174,7 @@ def _optimizer(facts: Facts) -> Iterator[Candidate]:
         if one.kind in FUSED and not one.fused and share > 0:
             why = f"the optimizer takes {percent(share)} of the time"
             expected = without(share * remedies()["fused"].effect)
-            yield Candidate("fused", expected, without(share), why, one.place, {"optimizer": one.kind})
+            yield Candidate("fused", expected, without(most(share)), why, one.place, {"optimizer": one.kind})
 
 
 def _waits(facts: Facts) -> Iterator[Candidate]:
@@ -181,10 +193,10 @@ def _waits(facts: Facts) -> Iterator[Candidate]:
     elif first.a_step >= 4:
         yield Candidate("one-read", without(0.9 * (waiting + 0.9 * late)), without(waiting + late), why, first.place)
     else:
-        most = bound(by_id("rare-loss"), facts.look, facts.cpus)
+        at_most = bound(by_id("rare-loss"), facts.look, facts.cpus)
         values = {"every": str(RARELY)}
         gone = 0.9 * waiting + 0.2 * late + (0.9 * copies * (1 - facts.look.traced.to_card) if _copies(waits) else 0.0)
-        yield Candidate("rare-loss", without(gone), most, why, first.place, values)
+        yield Candidate("rare-loss", without(gone), at_most, why, first.place, values)
 
 
 def _copies(waits: tuple[Wait, ...]) -> bool:

@@ -129,6 +129,15 @@ def of_all(one: Candidate, beside: float) -> Candidate:
     return msgspec.structs.replace(one, expected=whole(one.expected), at_most=whole(one.at_most))
 
 
+LOOKS = 200
+"""A share of the looks is as sure as by so many that know nothing of each other."""
+
+
+def most(share: float) -> float:
+    """The upper end of a share's 95% interval: what was looked at now and then is not known for sure."""
+    return min(1.0, share + 2 * math.sqrt(share * (1 - share) / LOOKS)) if 0 < share < 1 else share
+
+
 def without(share: float) -> float:
     """New rate over present rate when a share of the time vanishes."""
     return 1 / (1 - min(share, 0.99))
