@@ -1,4 +1,4 @@
-"""Changes to the step and to what is done beside it, each with what it should bring to this run."""
+"""Changes to the step itself, each with what it should bring to this run."""
 
 from __future__ import annotations
 
@@ -8,173 +8,23 @@ from collections.abc import Iterator
 from gpuworkshop.loop.diagnose import bound
 from gpuworkshop.loop.remedies import by_id
 from gpuworkshop.numbers import percent
-from gpuworkshop.own.facts import Candidate, Facts, most, without
-from gpuworkshop.own.frame import Kind
+from gpuworkshop.own.facts import LOOPS, Candidate, Facts, without
 from gpuworkshop.own.remedies import remedies
 from gpuworkshop.own.result import Wait
-from gpuworkshop.own.roles import IN_LOADER, Role
 from gpuworkshop.own.task import RARELY
-
-BESIDE: dict[Kind, str] = {
-    "validation": "rare-validation",
-    "saving": "rare-saving",
-    "collect": "collect",
-    "empty_cache": "empty-cache",
-    "one call": "one-call",
-    "batch loop": "batch-loop",
-    "read loop": "one-read",
-    "weights loop": "weights-at-once",
-    "read": "rare-loss",
-    "beside": "beside",
-}
-"""What is done about a line that takes the training thread's time."""
-
-BETWEEN_STEPS = frozenset({"validation", "saving", "collect"})
-"""What takes its time whether or not the card is idle meanwhile."""
-
-IN_GRAPH: tuple[Kind, ...] = ("one call", "batch loop", "beside")
-"""What the backward pass goes through again."""
-
-LOOPS: tuple[Kind, ...] = ("one call", "batch loop", "read loop", "beside", "weights loop")
-
-EVERY = (RARELY, 200, 500, 1000)
 
 SELDOM = 0.2
 """A line that waits for the card in fewer of the steps is left alone."""
 
-OFTEN = 3
-"""What is done between steps must be seen between so many: once in an epoch tells nothing of its part of the time."""
-
-FUSED = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
-LARGEST_TIMES, LARGEST_BATCH = 64, 1024
-"""A batch is made at most so many times larger in one change, and beyond so many samples no more than eight times."""
-
-CALL_MICROSECONDS, MOST_CALL_MICROSECONDS = 12.0, 40.0
-"""On a CPU an operator that takes less, on the mean, is mostly called and hardly works; up to the second on a busy one,
-where the median operator says so."""
-
-
-def line_candidates(facts: Facts) -> Iterator[Candidate]:
-    """What could pay by the lines at which the script was found, of all its time."""
-    for role in facts.roles:
-        yield from _beside(facts, role)
-    yield from _optimizer(facts)
-
 
 def step_candidates(facts: Facts) -> Iterator[Candidate]:
     """What could pay in the step, of the time of the steps."""
-    yield from _larger_batch(facts)
     yield from _waits(facts)
     yield from _formats(facts)
     yield from _compiled(facts)
     yield from _memory(facts)
     yield from _threads(facts)
     yield from _several(facts)
-
-
-def _beside(facts: Facts, role: Role) -> Iterator[Candidate]:
-    remedy = BESIDE.get(role.kind)
-    if remedy is None or (role.kind == "read" and not facts.card):
-        return
-    if role.kind in BETWEEN_STEPS and 0 < role.steps < OFTEN:
-        return
-    whole = facts.with_backward(role) if role.kind in IN_GRAPH else role.share
-    share = whole if role.kind in BETWEEN_STEPS else min(whole, facts.idle)
-    why = f"{percent(role.share)} of the time is spent there"
-    why += f", {percent(whole)} with its part of the backward pass" if whole > role.share else ""
-    expected = without(share * remedies()[remedy].effect)
-    at_most = without(most(_reached_by(facts, role, whole)))
-    yield Candidate(remedy, expected, at_most, why, role.place, {"every": str(_every(whole))})
-
-
-def _reached_by(facts: Facts, role: Role, whole: float) -> float:
-    """The largest share that a change to a line can take away.
-
-    A loop ahead of backward() fills the graph that is gone through, and thrown away on other lines: all of the step.
-    """
-    if not role.ahead or role.kind not in IN_GRAPH:
-        return whole
-    outside = facts.share("optimizer", "step", "validation", "saving", "collect", "empty_cache", *IN_LOADER)
-    return max(whole, min(1.0, sum(one.share for one in facts.roles)) - outside)
-
-
-def _every(share: float) -> int:
-    """Every how many steps, so that what is done then takes a twentieth of the time: 100, 200, 500 ..."""
-    wanted = min(share, 0.99) / (1 - min(share, 0.99)) / 0.05
-    return next(n for n in EVERY if n >= wanted or n == EVERY[-1])
-
-
-# A larger batch
-
-
-def overhead(facts: Facts) -> float:
-    """Share of a step that does not grow with the batch: what calls cost, whatever they work on, and the optimizer.
-
-    Without what other changes take away.
-    """
-    profile, shares = facts.look.traced, facts.shares
-    if profile is None:
-        return 0.0
-    loops = sum(facts.with_backward(role) for role in facts.roles if role.kind in LOOPS)
-    if facts.card:
-        return max(0.0, (shares.launches or 0.0) - loops)
-    typical = max(CALL_MICROSECONDS, min(2 * profile.median, MOST_CALL_MICROSECONDS))
-    calling = min(1.0, typical / profile.mean)
-    reached = facts.look.achieved.of_product if facts.look.achieved else None
-    large, small = shares.compute or 0.0, (shares.launches or 0.0) * (1 - calling)
-    large = large if reached is None else max(2 * reached, large * (1 - calling))
-    fixed = facts.share("optimizer")
-    works = min(1.0, (large + small) / max(1 - shares.data, 0.01))
-    return fixed + max(0.0, 1 - shares.data - loops - fixed) * (1 - works)
-
-
-def _larger_batch(facts: Facts) -> Iterator[Candidate]:
-    loader, cost = facts.loader, overhead(facts)
-    if loader is None or not loader.batch_size or cost <= 0:
-        return
-    times = _times(facts, cost)
-    if times < 2:
-        return
-    why = f"calls and the optimizer take {percent(cost)} of a step of {loader.batch_size} samples"
-    passes = round(facts.settings.accumulation)
-    if passes > 1:
-        fewer = math.gcd(passes, times) if passes % times else times
-        values = {
-            "batch_size": str(loader.batch_size * fewer), "accumulation": str(passes // fewer),
-            "accumulation_now": str(passes),
-        }  # fmt: skip
-        yield Candidate("micro-batch", _with_batch(cost, fewer), float(fewer), why, loader.place, values)
-        return
-    values = {"batch_size": str(loader.batch_size * times)}
-    yield Candidate("batch", _with_batch(cost, times), float(times), why, loader.place, values)
-
-
-def _with_batch(cost: float, times: int) -> float:
-    """The gain of so many times the batch, never that many times itself: part of the rest grows too."""
-    return without(0.9 * cost * (1 - 1 / times))
-
-
-def _times(facts: Facts, cost: float) -> int:
-    """How many times larger: until calls take a twentieth of a step, within memory and data; a power of two."""
-    loader, rest = facts.loader, max(0.02, 1 - cost)
-    times = min(LARGEST_TIMES, cost / (0.05 * rest), max(LARGEST_BATCH / loader.batch_size, 8))
-    if facts.look.memory:
-        times = min(times, 0.7 / facts.look.memory)
-    if loader.epochs > 1:
-        times = min(times, loader.batches / loader.epochs / 4)
-    return 2 ** int(math.log2(times)) if times >= 2 else 1
-
-
-# Parts of the step
-
-
-def _optimizer(facts: Facts) -> Iterator[Candidate]:
-    share = min(facts.share("optimizer"), facts.idle)
-    for one in facts.settings.optimizers[:1]:
-        if one.kind in FUSED and not one.fused and share > 0:
-            why = f"the optimizer takes {percent(share)} of the time"
-            expected = without(share * remedies()["fused"].effect)
-            yield Candidate("fused", expected, without(most(share)), why, one.place, {"optimizer": one.kind})
 
 
 def _waits(facts: Facts) -> Iterator[Candidate]:

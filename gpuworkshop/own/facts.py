@@ -129,6 +129,9 @@ def of_all(one: Candidate, beside: float) -> Candidate:
     return msgspec.structs.replace(one, expected=whole(one.expected), at_most=whole(one.at_most))
 
 
+LOOPS: tuple[Kind, ...] = ("one call", "batch loop", "read loop", "beside", "weights loop")
+"""What is done one by one: each call has its price."""
+
 LOOKS = 200
 """A share of the looks is as sure as by so many that know nothing of each other."""
 

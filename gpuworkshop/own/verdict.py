@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from gpuworkshop.instruments.flops import speed
 from gpuworkshop.loop.diagnose import FIRST, Diagnosis, diagnose
 from gpuworkshop.numbers import counted, gib, percent
+from gpuworkshop.own.candidates_batch import batch_candidates
 from gpuworkshop.own.candidates_data import data_candidates
-from gpuworkshop.own.candidates_step import line_candidates, step_candidates
+from gpuworkshop.own.candidates_lines import line_candidates
+from gpuworkshop.own.candidates_step import step_candidates
 from gpuworkshop.own.facts import Candidate, Facts, facts, look, of_all
 from gpuworkshop.own.patch import change
 from gpuworkshop.own.pick import Change, Limit, Pick, Verdict
@@ -61,7 +63,7 @@ def _diagnosis(known: Facts) -> Diagnosis:
 
 def candidates(known: Facts) -> Iterator[Candidate]:
     """Every change that could pay here."""
-    for one in (*data_candidates(known), *step_candidates(known)):
+    for one in (*data_candidates(known), *batch_candidates(known), *step_candidates(known)):
         yield of_all(one, known.result.beside)
     yield from line_candidates(known)
 
