@@ -247,6 +247,7 @@ def differ(**settings: tuple[str, str]) -> Changes:
         (differ(compiled=("off", "on"), model=("Net", "OptimizedModule")), "torch.compile"),
         (differ(reads_loss=("item in each step", "rarely")), "the loss is read rarely"),
         (differ(batch_size=("32", "512"), reads_loss=("rarely", "item in each step")), "batch at the knee"),
+        (differ(ranks=("1", "2 DDP"), model=("Net", "DistributedDataParallel")), "ranks"),
         (Changes(("@@ -1 +1 @@",), (), ()), "a change of the code"),
         (Changes((), (Differs("--lr", "1", "2"),), ()), "--lr"),
         (Changes((), (Differs("--num-workers", "0", "4"),), (Differs("workers", "0", "4"),)), "loader workers"),

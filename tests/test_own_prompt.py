@@ -116,6 +116,7 @@ def test_what_only_looks_like_one_stays(text: str) -> None:
         ("export TOKENIZERS_PARALLELISM=false", "export TOKENIZERS_PARALLELISM=false"),
         ("export WANDB_API_KEY=$KEY", "export WANDB_API_KEY=$KEY"),
         ("python t.py --token zyxwvutsr --lr 3", SECRET_LINE),
+        ("X=ghp_abcdefghijklmnopqrstuv python t.py", SECRET_LINE),
         ("cd ../../lab/code", "cd /path1"),
         ("cp x.tar $TMPDIR/data", "cp x.tar $TMPDIR/path1"),
         ("ssh 10.1.2.3 ls ~bob/x", "ssh host1 ls /path1"),
