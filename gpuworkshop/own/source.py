@@ -46,6 +46,14 @@ class Source:
         """All tokens of the file."""
         return list(tokenize.generate_tokens(io.StringIO(self.text[self._skip :], newline="").readline))
 
+    @cached_property
+    def _statements(self) -> list[ast.stmt]:
+        return [node for node in ast.walk(self.tree) if isinstance(node, ast.stmt)]
+
+    @cached_property
+    def _calls(self) -> list[ast.Call]:
+        return [node for node in ast.walk(self.tree) if isinstance(node, ast.Call)]
+
     def line(self, number: int) -> str:
         """A line with its end, counted from 1."""
         after = self.starts[number] if number < len(self.starts) else len(self.text)
@@ -77,12 +85,12 @@ class Source:
 
     def statement(self, line: int) -> ast.stmt | None:
         """The smallest statement on a line."""
-        found = [n for n in ast.walk(self.tree) if isinstance(n, ast.stmt) and n.lineno <= line <= n.end_lineno]
+        found = [n for n in self._statements if n.lineno <= line <= n.end_lineno]
         return min(found, key=lambda n: (n.end_lineno - n.lineno, -n.col_offset), default=None)
 
     def calls(self, line: int) -> list[ast.Call]:
         """The calls that a line is part of, the widest first."""
-        found = [n for n in ast.walk(self.tree) if isinstance(n, ast.Call) and n.lineno <= line <= n.end_lineno]
+        found = [n for n in self._calls if n.lineno <= line <= n.end_lineno]
         return sorted(found, key=lambda n: (n.lineno, n.col_offset, -n.end_lineno))
 
     def function(self, node: ast.AST) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
