@@ -123,12 +123,7 @@ def _models(frame: Frame, settings: Settings) -> set[str]:
     if place is None or frame.source is None or place.file != frame.place.file:
         return set()
     calls = (call for call in frame.source.calls(place.line) if call.lineno == place.line)
-    made = {last_name(n) for n in ast.walk(frame.source.tree) if isinstance(n, ast.Name | ast.Attribute) and _stored(n)}
-    return {last_name(call) for call in calls} & made
-
-
-def _stored(node: ast.Name | ast.Attribute) -> bool:
-    return isinstance(node.ctx, ast.Store)
+    return {last_name(call) for call in calls} & frame.source.stored
 
 
 def _over_samples(loop: ast.AST) -> bool:

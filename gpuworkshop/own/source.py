@@ -47,6 +47,12 @@ class Source:
         return list(tokenize.generate_tokens(io.StringIO(self.text[self._skip :], newline="").readline))
 
     @cached_property
+    def stored(self) -> set[str]:
+        """The last parts of all names and attributes that something is assigned to."""
+        names = (n for n in ast.walk(self.tree) if isinstance(n, ast.Name | ast.Attribute))
+        return {last_name(node) for node in names if isinstance(node.ctx, ast.Store)}
+
+    @cached_property
     def _statements(self) -> list[ast.stmt]:
         return [node for node in ast.walk(self.tree) if isinstance(node, ast.stmt)]
 
