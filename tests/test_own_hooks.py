@@ -136,6 +136,37 @@ def test_what_is_no_step_is_cut_out(card: bool) -> None:
     assert block.close() == {"seconds": 2.0, "steps": 2, "samples": 8, "spans": {"wait": 0.0}}
 
 
+def phase(card: bool, marks: bool) -> tuple[Any, Ticks]:
+    """A phase of blocks of two steps that never ends."""
+    clock = Ticks(card)
+    session = SimpleNamespace(clock=clock, marks=marks, steps=0, feeding=lambda: [])
+
+    class Endless(hook("timed").Timed):
+        def done(self) -> bool:
+            return False
+
+    return Endless(session, "baseline", 2).start(), clock
+
+
+def one_step(timed: Any, clock: Ticks, work: float) -> None:
+    timed.fetched(4, clock.now, clock.now if timed.session.marks else None)
+    clock.now += work
+    timed.step()
+
+
+@pytest.mark.parametrize("card, marks", [(False, True), (True, True), (True, False)])
+def test_a_validation_lengthens_no_block(card: bool, marks: bool, written: list) -> None:
+    timed, clock = phase(card, marks)
+    for n in range(12):
+        if n in (4, 9):
+            timed.interrupted(clock.now if marks else None)
+            clock.now += 100.0
+        one_step(timed, clock, 1.0)
+    blocks = [record for record in written if record["kind"] == "block"]
+    assert len(blocks) >= 3 and all(block["seconds"] == 2.0 and block["samples"] == 8 for block in blocks), blocks
+    assert timed.interruptions in (1, 2), "one that meets an untimed step cuts nothing"
+
+
 # Loaders
 
 
@@ -164,6 +195,7 @@ class Listener:
 
     def __init__(self) -> None:
         self.thread, self.clock, self.got, self.cuts = hook("session").get_ident(), Ticks(), [], 0
+        self.marks = True
 
     def fetched(self, feed: Any, batch: Any, start: float, end: float) -> None:
         self.got.append(batch)

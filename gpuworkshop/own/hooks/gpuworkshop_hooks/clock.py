@@ -92,7 +92,8 @@ class Block:
     def fetched(self, samples: int, start: Any, end: Any) -> None:
         """A batch came between two marks, for the step that is on its way."""
         self._pending += samples
-        self._step_waits.append((start, end))
+        if end is not None:
+            self._step_waits.append((start, end))
 
     def step(self) -> None:
         """A step ended cleanly."""

@@ -54,7 +54,8 @@ class Feed:
             return original(iterator)
         if self.handed and self.most is not None and self.of_epoch >= self.most:
             self._end_early()
-        start = session.clock.mark()
+        marks = session.marks
+        start = session.clock.mark() if marks else None
         if self.replaying:
             batch = self._again()
         else:
@@ -63,7 +64,7 @@ class Feed:
             except StopIteration:
                 session.interrupted(self, start)
                 raise
-        end = session.clock.mark()
+        end = session.clock.mark() if marks else None
         if not self.of_epoch:
             self.startup = perf_counter() - self._began
         self.of_epoch += 1

@@ -26,7 +26,10 @@ BY_HAND = "gpuworkshop_step"
 
 
 class Session:
-    """What the hooks call. ``phase`` decides what happens at the end of a round; ``off`` ends all watching."""
+    """What the hooks call. ``phase`` decides what happens at the end of a round; ``off`` ends all watching.
+
+    ``marks``: whether next() stands between two marks of the clock. On a card those are events, each with its price.
+    """
 
     def __init__(self, torch: Any, request: dict):
         self.torch, self.request = torch, request
@@ -47,6 +50,7 @@ class Session:
         self.model: Any = None
         self.by_backward = False
         self.always = False
+        self.marks = True
         self.forked = self.off = self.told = False
 
     # Loaders

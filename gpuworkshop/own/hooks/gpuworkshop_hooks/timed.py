@@ -53,7 +53,10 @@ class Timed:
     def interrupted(self, mark: Any) -> None:
         """What follows until the end of the next step is no step."""
         self.interruptions += self.block.running
-        self.block.cut(mark)
+        if self.session.marks:
+            self.block.cut(mark)
+        else:  # nobody knows when the last step's work ended on the card
+            self.block = Block(self.session.clock)
         self._wait = max(self._wait, 1)
 
     def step(self) -> None:
@@ -123,6 +126,7 @@ class Baseline(Timed):
         self.planner, self.wanted, self.seconds = planner, steps, seconds
         self._done_steps = self._done_seconds = 0
         self.session.keeping = True
+        self.session.marks = not self.session.clock.queues or planner.shortened
         self._began, self._from = time.monotonic(), self.session.steps
 
     def keep(self, block: dict) -> bool:
@@ -136,7 +140,7 @@ class Baseline(Timed):
         return full or (self.count >= 2 and self.session.late(latest))
 
     def after(self) -> Any:
-        self.session.keeping = False
+        self.session.keeping, self.session.marks = False, True
         records.write("beside", share=self._beside(), interruptions=self.interruptions)
         return self.planner.after_baseline()
 
