@@ -16,8 +16,9 @@ from gpuworkshop.own.result import Loader, Place
 HANDING_SECONDS = 4e-4
 """What taking one batch from a worker costs the training process, beside copying its numbers."""
 
-BESIDE_WORKERS = 1.15
-"""How much longer a step on CPUs takes with workers beside it: they share caches and memory."""
+BESIDE_WORKERS = 0.6
+"""How much longer everything takes on one CPU with workers beside a step on CPUs, a part of that on several: they share
+CPUs, caches and memory."""
 
 LEAST = 0.04
 """Share of the time below which no change to the data path is looked for."""
@@ -75,7 +76,8 @@ def _with_workers(facts: Facts, now: int, many: int) -> float:
         return max(step, work / min(many, max(1, cpus - 1))) + 0.3 * handing
     threads = facts.result.conditions.threads or 1
     parallel = min(threads, cpus) if (facts.shares.compute or 0.0) > step / 2 else 1
-    return max(BESIDE_WORKERS * step, work / min(many, cpus), (work + step * parallel) / cpus) + handing
+    crowded = 1 + BESIDE_WORKERS / cpus
+    return crowded * max(step, work / min(many, cpus), (work + step * parallel) / cpus) + handing
 
 
 def _less_work(facts: Facts, loader: Loader) -> Iterator[Candidate]:

@@ -1,7 +1,6 @@
-"""Norms of weights and gradients are written down one by one in each step."""
+"""Statistics of all weights and gradients are kept for each step."""
 
 import argparse
-import math
 import time
 
 import torch
@@ -17,14 +16,16 @@ def parse():
     return parser.parse_args()
 
 
-def gradient_norm(model):
-    total = 0.0
-    for param in model.parameters():
-        if param.grad is not None:
-            total += param.grad.norm(2).item() ** 2
-            total += 1e-12 * param.detach().norm(2).item() ** 2
-            total += 1e-12 * param.grad.abs().max().item() + 1e-12 * param.detach().std(correction=0).item()
-    return math.sqrt(total)
+def statistics(model):
+    rows = []
+    for name, param in model.named_parameters():
+        weight, grad = param.detach(), param.grad
+        row = {"name": name, "norm": weight.norm().item(), "grad": grad.norm().item()}
+        row["max"], row["grad_max"] = weight.abs().max().item(), grad.abs().max().item()
+        row["mean"], row["grad_mean"] = weight.mean().item(), grad.mean().item()
+        row["spread"], row["grad_spread"] = weight.std(correction=0).item(), grad.std(correction=0).item()
+        rows.append(row)
+    return rows
 
 
 def main():
@@ -37,7 +38,7 @@ def main():
     data = TensorDataset(torch.randn(8192, 16), torch.randn(8192, 1))
     batches = BatchSampler(RandomSampler(data), opts.bs, drop_last=True)
     loader = DataLoader(data, sampler=batches, batch_size=None)
-    norms = []
+    history = []
     for epoch in range(opts.epochs):
         start, seen = time.time(), 0
         for x, y in loader:
@@ -45,10 +46,13 @@ def main():
             loss = nn.functional.mse_loss(model(x), y)
             optimizer.zero_grad()
             loss.backward()
-            norms.append(gradient_norm(model))
+            history.append(statistics(model))
             optimizer.step()
             seen += len(x)
-        print(f"epoch {epoch}: norm {norms[-1]:.4f}, {seen / (time.time() - start):.1f} samples/s", flush=True)
+        print(
+            f"epoch {epoch}: norm {history[-1][0]['norm']:.4f}, {seen / (time.time() - start):.1f} samples/s",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":
