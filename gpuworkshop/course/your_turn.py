@@ -32,8 +32,8 @@ FOLDER = "your_turn"
 LONG = ("--epochs", "200")
 """For the course's script: it is stopped as soon as enough was seen."""
 PLANTED = "every read of the course's script really waits 0.5 ms, to stand for slow storage"
-FIRST_SECONDS, AGAIN_SECONDS = 14.0, 40.0
-"""Of the two measurements in the chapter without a card; a script of one's own takes what its steps need."""
+QUICK = {"least": 2, "most": 2}
+"""Pairs of launches in the chapter without a card; in a terminal there are at least four."""
 
 Show = Callable[[Progress], None]
 
@@ -88,8 +88,7 @@ class YourTurn:
         """Run the script, watched, until enough was seen; the verdict."""
         self.code = look(self.command)
         try:
-            budget = FIRST_SECONDS if self._short else None
-            seen = launch.run(self.command, budget_seconds=budget, tell=progress and Telling(progress))
+            seen = launch.run(self.command, tell=progress and Telling(progress))
         except ChildFailed as failed:
             return self._nothing("was not started", str(failed))
         self.result = msgspec.structs.replace(seen, planted=PLANTED if self.supplied else "")
@@ -114,11 +113,8 @@ class YourTurn:
     def again(self, progress: Show | None = None) -> Report | Note:
         """The script as it was and as it is now, launched in turn."""
         try:
-            budget = AGAIN_SECONDS if self._short else None
             tell = progress and Telling(progress)
-            self.compared = comparing.run(
-                self.command, budget_seconds=budget, least=2 if self._short else None, tell=tell
-            )
+            self.compared = comparing.run(self.command, tell=tell, **(QUICK if self._short else {}))
         except CannotCompare as nothing:
             return Note("Nothing was compared", "hint", text=(str(nothing),))
         except ChildFailed as failed:

@@ -24,7 +24,7 @@ from gpuworkshop.own.again_result import AgainResult, findings, report
 from gpuworkshop.own.changes import Attribution, Changes, Differs
 from gpuworkshop.own.code import Code
 from gpuworkshop.own.learned import learned
-from gpuworkshop.own.pairs import Pairs
+from gpuworkshop.own.pairs import MOST, Pairs
 from gpuworkshop.own.remedies import remedies
 from gpuworkshop.own.result import OwnResult
 from gpuworkshop.own.snapshot import CannotCompare, NoSnapshot, Snapshot
@@ -73,13 +73,14 @@ def run(
     *,
     budget_seconds: float | None = None,
     least: int | None = None,
+    most: int = MOST,
     tell: Tell | None = None,
     cwd: Path | None = None,
     start: Launch | None = None,
 ) -> AgainResult:
     """Compare the newest snapshot that counts with the script as it is now.
 
-    ``command``: how it is started now; not given: as then. ``least``: pairs at the least. ``start`` stands for
+    ``command``: how it is started now; not given: as then. ``least`` and ``most``: pairs. ``start`` stands for
     ``launch.run``. Raises CannotCompare.
     """
     here = cwd or Path.cwd()
@@ -94,7 +95,7 @@ def run(
         raise NothingChanged(f"nothing changed: {what} {_day(before)}. Make one change first")
     with tempfile.TemporaryDirectory(prefix="gpuworkshop-") as folder:
         old_words, old_cwd = staged(before, Path(folder, "before"))
-        pairs = Pairs(budget_seconds, least, start or _launch(), tell or Tell())
+        pairs = Pairs(budget_seconds, least, start or _launch(), tell or Tell(), most)
         pairs.measure((old_words, old_cwd), (words, here))
     return _told(before, words, code, here, seen, pairs)
 

@@ -33,8 +33,15 @@ ORDER: tuple[Arm, ...] = ("after", "before", "before", "after")
 class Pairs:
     """The launches of both arms. ``failed`` says in one line why they ended early, "" if they did not."""
 
-    def __init__(self, budget: float | None, least: int | None, start: Callable[..., OwnResult], tell: Tell):
-        self.least = max(2, least or (LEAST if budget is None else 2))
+    def __init__(
+        self,
+        budget: float | None,
+        least: int | None,
+        start: Callable[..., OwnResult],
+        tell: Tell,
+        most: int = MOST,
+    ):
+        self.least, self.most = max(2, least or (LEAST if budget is None else 2)), most
         self.budget = USUAL if budget is None else budget
         self.each = SHORT if budget is None else max(SHORTEST, budget / (2 * self.least))
         self._start, self._tell = start, tell
@@ -74,7 +81,7 @@ class Pairs:
             return False
         found = self.comparison
         narrow = math.isfinite(found.high) and math.log(found.high / found.ratio) <= SMALLEST_EFFECT
-        return narrow or done >= MOST or seconds + 4 * seconds / max(1, self.launches) > self.budget
+        return narrow or done >= self.most or seconds + 4 * seconds / max(1, self.launches) > self.budget
 
     @property
     def before(self) -> list[OwnResult]:
