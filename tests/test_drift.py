@@ -31,9 +31,18 @@ CODE = sorted((ROOT / "gpuworkshop").rglob("*.py")) + sorted((ROOT / "gpuworksho
 
 PLACEHOLDERS = {"N": "2", "X": "2", "SECONDS": "60", "JOBID": "104212", "JOB": "104212"}
 """What stands for a number in a text, and a number."""
-LEARNERS = {"train.py", "script.py", "job.sbatch", "trace.json", ".gpuworkshop.json", "slides.html"}
+LEARNERS = {
+    "my-site.toml",
+    "claims-CARD.json",
+    "train.py",
+    "script.py",
+    "job.sbatch",
+    "trace.json",
+    ".gpuworkshop.json",
+    "slides.html",
+}
 """Files that a learner makes, or that the kit writes for one."""
-STANDS_FOR = ("NN_name", "WHAT-CARD")
+STANDS_FOR = ("NN_name", "WHAT-CARD", "NN")
 """In a name of a file: for any."""
 
 
