@@ -12,6 +12,7 @@ from gpuworkshop.own.facts import Candidate, Facts, without
 from gpuworkshop.own.items import is_random, item_code, only_rows
 from gpuworkshop.own.remedies import remedies
 from gpuworkshop.own.result import Loader, Place
+from gpuworkshop.own.roles import IN_LOADER
 
 HANDING_SECONDS = 4e-4
 """What taking one batch from a worker costs the training process, beside copying its numbers."""
@@ -91,6 +92,9 @@ def _less_work(facts: Facts, loader: Loader) -> Iterator[Candidate]:
             continue
         seen, part = True, facts.of_loader(kind)
         why = f"{percent(part)} of the loader's own time is spent there"
+        if kind == "item":  # it is one line that could do less
+            part = role.share / facts.share(*IN_LOADER)
+            why = f"{percent(part)} of the loader's own time is spent there"
         if kind == "decode" and same:
             part, why = own, f"{why}, and nothing that follows is random"
         yield _relieved(facts, remedy, part, role.place, why)
