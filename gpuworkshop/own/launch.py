@@ -30,6 +30,8 @@ AFTER = 5.0
 """Seconds that a run has to end by itself after everything was measured."""
 PATIENCE = 600.0
 """Seconds without a step or a batch after which a script without a budget counts as hanging."""
+BEGINS = 60.0
+"""Seconds that a script with a budget has at least until its first step."""
 LEAST = 0.4
 """Share of a budget that the hooks take for measuring, however long the script took to begin."""
 KEPT_RUNS = 10
@@ -121,13 +123,18 @@ def _follow(
         if records.ended_at:
             if now > records.ended_at + AFTER:
                 return False
-        elif budget is not None:
-            latest = max(began + budget, records.first_at + LEAST * budget)
-            if now > latest + max(10.0, 0.25 * budget):
-                return True
-        elif now > max(began, records.last_at) + PATIENCE:
+        elif budget is not None and now > _latest(began, records.first_at, budget):
+            return True
+        elif budget is None and now > max(began, records.last_at) + PATIENCE:
             return True
     return False
+
+
+def _latest(began: float, first_step: float, budget: float) -> float:
+    """When a run with a budget is given up: its hooks end it in time, unless the script hangs or never makes a step."""
+    if not first_step:
+        return began + max(BEGINS, 2 * budget)
+    return max(began + budget, first_step + LEAST * budget) + max(20.0, 0.5 * budget)
 
 
 def _wait(process: subprocess.Popen) -> None:

@@ -9,7 +9,9 @@ from typing import Any
 from gpuworkshop_hooks import counting, product, ranks, records
 from gpuworkshop_hooks.ranks import LAST
 
-PROFILED, WARM = 20, 3
+PROFILED, WARM, FEWEST = 20, 3, 5
+"""Profiled steps, those before them, and how many are profiled at least, unless that takes longer than :data:`LONG`."""
+LONG = 3.0
 TRACE = "trace.json"
 
 
@@ -29,8 +31,10 @@ class _Plain:
 def profiling(planner: Any) -> _Plain:
     """The profile, where there is time for it and nobody else's profiler is at work; else what comes after it."""
     session = planner.session
-    left = 0.5 * session.left() - 1.0
-    steps = max(0, min(PROFILED, int(left / max(2 * planner.each, 1e-9)) - WARM))
+    each = max(2 * planner.each, 1e-9)  # a profiled step is longer
+    steps = max(0, min(PROFILED, int((session.left() - 0.5) / each) - WARM))
+    if (FEWEST + WARM) * each < LONG:
+        steps = max(steps, FEWEST)
     if planner.stop_at:  # by steps, not by time; the others go on meanwhile
         steps = min(PROFILED, planner.stop_at - session.steps - WARM - LAST) if "profile" in planner.only else 0
     if "profile" not in planner.only:
