@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
+from gpuworkshop.cluster.jobscript import launch, rule, rules_form, rules_launch, rules_request, rules_shell, script
 from gpuworkshop.cluster.jobscript import request as requests
-from gpuworkshop.cluster.jobscript import rule, rules_form, rules_launch, rules_request, rules_shell, script
 from gpuworkshop.cluster.jobscript.request import Request
 from gpuworkshop.cluster.jobscript.rule import Fault, Job
 from gpuworkshop.cluster.site import Site
@@ -48,7 +48,8 @@ def check(data: bytes, site: Site, file: str = "job.sbatch", folders: tuple[Path
     def is_folder(name: str) -> bool | None:
         return _is_folder(name, folders)
 
-    job = Job(read, asked, site, file, is_folder, lambda name: _text(name, folders))
+    starts = tuple(launch.launches(read))
+    job = Job(read, asked, site, file, is_folder, lambda name: _text(name, folders), starts)
     faults = sorted(map(rule.fault, _first_of_each(_seen(job))), key=_place)
     origin = measured_here(f"by the rules of Slurm and the site file {site.name}")
     return Checked(file, site.name, asked, tuple(faults), origin, read.is_shell or not read.interpreter)

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
 import msgspec
 
-from gpuworkshop.cluster.jobscript import options
+from gpuworkshop.cluster.jobscript import options, wrappers
 from gpuworkshop.cluster.jobscript.script import Script, read
 from gpuworkshop.cluster.jobscript.shell import Command
 
 _PYTHON = re.compile(r"python[\d.]*\Z")
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)\}?\Z")
+_WHOLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?:\[[@*]\])?\}|([A-Za-z_]\w*))")
+_OPEN = re.compile(r"\$(?!SLURM_|\{SLURM_)")
+_MOST_WORDS = 200
+"""Of one command, once its variables are written out."""
+_DEEPEST, _DEEPEST_VARIABLE = 8, 3
+"""Launchers behind launchers, and variables in variables, that are followed."""
+_ALONE = ("--standalone", "--no-python", "--no_python", "--run-path", "--run_path")
+"""Options of torchrun that take no word, so that a variable behind them is not their value."""
 ALL_CARDS = ("gpu", "auto", "cuda", "$SLURM_GPUS_ON_NODE", "${SLURM_GPUS_ON_NODE}", "$SLURM_GPUS_PER_NODE")
 """What a starter is given for as many processes as there are cards."""
 
@@ -44,11 +53,18 @@ class Launch(msgspec.Struct, frozen=True):
     """The program and its words, behind srun and wrappers."""
     script: str = ""
     """The Python file that it runs, or -m and a module; "" where there is none."""
+    front: tuple[str, ...] = ()
+    """The wrappers between srun and the program, such as `uv run`."""
 
     @property
     def line(self) -> int:
         """The line where it begins."""
         return self.command.line
+
+    @property
+    def text(self) -> str:
+        """The wrappers, the program and its words, as they are written after srun."""
+        return " ".join((*self.front, *self.words))
 
     def option(self, *names: str) -> str | None:
         """The value of an option of the program, from `--name=value` or `--name value`; None where it is not given."""
@@ -60,20 +76,20 @@ class Launch(msgspec.Struct, frozen=True):
 
 
 class _Data(msgspec.Struct, frozen=True):
-    wrappers: dict[str, tuple[str, ...]]
     starter: tuple[Starter, ...]
     workers: dict[str, tuple[str, ...] | str]
     several: dict[str, tuple[str, ...] | str]
+    beside: dict[str, frozenset[str]]
 
 
 def launches(script: Script) -> list[Launch]:
     """Every start of a Python program or of a starter of ranks, in order."""
-    return [found for command in script.shell.commands if (found := _launch(command))]
+    return [found for command in script.shell.commands for found in _launches(command, script)]
 
 
 def trains(launch: Launch) -> bool:
     """Whether it may train: it runs a Python file or module, and no check of ours or one-line program."""
-    return bool(launch.starter or launch.script)
+    return bool(launch.starter or launch.script) and launch.script != "-m gpuworkshop"
 
 
 def starter(name: str) -> Starter | None:
@@ -88,7 +104,7 @@ def processes(launch: Launch, script: Script, cards: int | None) -> int | None:
         return None
     value = launch.option(*known.processes)
     if value is None:
-        return known.unless
+        return None if _is_open(launch) else known.unless
     return cards if value in ALL_CARDS else number(value, script)
 
 
@@ -139,37 +155,95 @@ def _calls(text: str, names: frozenset[str]) -> bool | None:
     return any(getattr(one, "attr", getattr(one, "id", "")) in names for one in called)
 
 
-def _launch(command: Command) -> Launch | None:
-    words, srun = list(command.argv), None
-    while words:
-        name = words[0].rpartition("/")[2]
-        if name == "srun":
-            srun, rest = options.srun(words[1:])
-            words = list(rest)
-        elif name == "gpuworkshop" and "--" in words:
-            words = words[words.index("--") + 1 :]
-        elif name in _data().wrappers["plain"]:
-            words = _unwrapped(words[1:])
-        else:
-            break
-    if not words:
-        return None
+def _launches(command: Command, script: Script) -> Iterator[Launch]:
+    """The starts of one command: several where it is a shell's text, `bash -c "prepare; torchrun ..."`."""
+    started = list(_started(_written_out(command.argv, script), None))
+    known = [found for words, srun, front in started if (found := _launch(command, words, srun, front))]
+    yield from known
+    if not known and started and started[0][1] is not None:
+        words, srun, front = started[0]
+        yield Launch(command, srun, "", (*front, *words))
+
+
+def _started(words: Sequence[str], srun: Mapping[str, str] | None, depth: int = 0):
+    """What these words start, without srun and wrappers in front: its words, srun's options, the wrappers behind it."""
+    for behind in wrappers.commands(words):
+        name = behind[0].rpartition("/")[2] if behind else ""
+        if name == "srun" and depth < _DEEPEST:
+            options_given, rest = options.srun(behind[1:])
+            yield from _started(rest, options_given, depth + 1)
+        elif name == "gpuworkshop" and "--" in behind and depth < _DEEPEST:
+            yield from _started(behind[behind.index("--") + 1 :], srun, depth + 1)
+        elif behind:
+            own = behind[1:] if behind[0] not in words else behind  # `uv run train.py` is `uv run` python train.py
+            whole = tuple(words[len(words) - len(own) :]) == own
+            yield behind, srun, tuple(words[: len(words) - len(own)]) if whole else ()
+
+
+def _launch(command: Command, words: tuple[str, ...], srun: Mapping[str, str] | None, front: tuple[str, ...]):
+    """A start of a starter of ranks or of Python; None for any other program."""
     name = words[0].rpartition("/")[2]
     if starter(name):
-        return Launch(command, srun, name, tuple(words), _file(words[1:]))
+        return Launch(command, srun, name, words, _file(words[1:]), front)
     if _PYTHON.match(name):
         module = _module(words)
         if starter(module):
-            return Launch(command, srun, module, tuple(words), _file(words[3:]))
-        return Launch(command, srun, "", tuple(words), f"-m {module}" if module else _python_file(words))
-    return None if srun is None else Launch(command, srun, "", tuple(words), "")
+            return Launch(command, srun, module, words, _file(words[3:]), front)
+        return Launch(command, srun, "", words, f"-m {module}" if module else _python_file(words), front)
+    return None
 
 
-def _unwrapped(words: list[str]) -> list[str]:
-    """The command behind a wrapper: its options, assignments and numbers are passed over."""
-    while words and (words[0].startswith("-") or "=" in words[0] or words[0].isdecimal()):
-        words = words[1:]
-    return words
+def _written_out(words: Sequence[str], script: Script, depth: int = 0) -> list[str]:
+    """The words with each variable that holds options or a whole command written out, where the script sets it once."""
+    found: list[str] = []
+    for place, word in enumerate(words):
+        variable = _WHOLE.fullmatch(word)
+        values = script.shell.settings.get(variable[1] or variable[2], ()) if variable else ()
+        parts = _parts(values[0])[:_MOST_WORDS] if len(values) == 1 else []
+        options_inside = any(part.startswith("-") for part in parts)
+        if (
+            parts
+            and (place == 0 or len(parts) > 1 or options_inside)
+            and depth < _DEEPEST_VARIABLE
+            and len(found) < _MOST_WORDS
+        ):
+            found += _written_out(parts, script, depth + 1)
+        else:
+            found.append(word)
+    return found
+
+
+def _parts(value: str) -> list[str]:
+    """The words of a variable: those of an array, or as the shell splits a text."""
+    try:
+        return shlex.split(value[1:-1]) if value.startswith("(") and value.endswith(")") else value.split()
+    except ValueError:
+        return []
+
+
+def _is_open(launch: Launch) -> bool:
+    """Whether a variable among the starter's own words may hold options that are not known here."""
+    words = launch.words
+    own = words[: words.index(launch.script)] if launch.script in words else words
+    values = [
+        place for place, word in enumerate(own) if word.startswith("-") and "=" not in word and word not in _ALONE
+    ]
+    return any(_OPEN.match(word) and place - 1 not in values for place, word in enumerate(own))
+
+
+def side_by_side(script: Script) -> bool:
+    """Whether something that may use a card is put in the background: a program, a function or a block."""
+    before: Command | None = None
+    for command in script.shell.commands:
+        block = command.before == "&" and before is not None and before.then != "&"
+        if (block and not _watches(before)) or (command.then == "&" and not _watches(command)):
+            return True
+        before = command
+    return False
+
+
+def _watches(command: Command) -> bool:
+    return command.name in _data().beside["watch"]
 
 
 def _module(words: Sequence[str]) -> str:
@@ -196,8 +270,8 @@ def _file(words: Sequence[str]) -> str:
 
 
 def commands_that_train(script: Script) -> Iterator[Launch]:
-    """The starts that may train and are no check of this kit."""
-    return (one for one in launches(script) if trains(one) and one.script != "-m gpuworkshop")
+    """The starts that may train."""
+    return filter(trains, launches(script))
 
 
 @cache

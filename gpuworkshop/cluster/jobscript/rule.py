@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from gpuworkshop.cluster.jobscript.launch import Reader
+from gpuworkshop.cluster.jobscript.launch import Launch, Reader, side_by_side, trains
 from gpuworkshop.cluster.jobscript.request import Request
 from gpuworkshop.cluster.jobscript.script import MAGIC, Script
 from gpuworkshop.cluster.site import Site
@@ -58,6 +58,13 @@ class Job(msgspec.Struct, frozen=True):
     is_folder: Callable[[str], bool | None]
     """Whether there is such a folder for the job; None where that cannot be seen from here."""
     read: Reader
+    starts: tuple[Launch, ...] = ()
+    """Every start of a program that may train."""
+
+    @property
+    def trainings(self) -> list[Launch]:
+        """The starts that train, as far as the script says, and are no check of this kit."""
+        return [one for one in self.starts if trains(one)]
 
     def line(self, number: int) -> str:
         """A line of the script, without blanks around it, not too long."""
@@ -95,6 +102,8 @@ def replaced(text: str, old: str, new: str) -> str:
 def sets(job: Job) -> Iterator[Seen]:
     """The rules that look for a variable: each line that sets it to a value of its own."""
     wanted = {rule.sets: name for name, rule in rules().items() if rule.sets}
+    if side_by_side(job.script):
+        wanted.pop("CUDA_VISIBLE_DEVICES", None)  # each of several trainings its own share
     for command in job.script.shell.commands:
         if command.argv and command.name not in ("export", "declare", "readonly", "typeset"):
             continue  # for one command alone: a share of the cards, on purpose

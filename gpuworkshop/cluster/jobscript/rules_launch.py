@@ -27,16 +27,27 @@ _APART = {
 
 def ranks(job: Job) -> Iterator[Seen]:
     """Each start of a training: how many ranks it makes of the cards that the job has."""
-    starts = list(launches.commands_that_train(job.script))
-    if any(one.command.then == "&" for one in starts) or job.script.heterogeneous:
-        return  # several trainings side by side
+    starts = job.trainings
+    if launches.side_by_side(job.script) or job.script.heterogeneous:
+        return
+    shared = [one for one in starts if _uses_several(job, one)]
     for one in starts:
+        if not one.starter and any(other is not one for other in shared):
+            continue  # what prepares or evaluates, in one process, beside a training on all cards
         tasks = _tasks_on_node(job, one)
         if one.starter in _RANKS and tasks is not None and tasks > 1:
             yield from _multiplied(job, one, tasks)
         elif tasks == 1:
             yield from _against_cards(job, one)
         yield from _nodes(job, one)
+
+
+def _uses_several(job: Job, one: Launch) -> bool:
+    """Whether a start is on several cards or nodes, or may well be."""
+    if one.starter:
+        made = _made(job, one)
+        return made is None or made > 1
+    return one.srun is not None and job.request.task_count > 1 or bool(launches.several_cards(one, job.read))
 
 
 def _tasks_on_node(job: Job, one: Launch) -> int | None:
@@ -72,7 +83,7 @@ def _multiplied(job: Job, one: Launch, tasks: int) -> Iterator[Seen]:
     given = job.script.last("ntasks-per-node", "ntasks")
     own = one.srun and ("ntasks" in one.srun or "ntasks-per-node" in one.srun)
     if own or given is None:
-        fields["fix"] = f"srun --ntasks-per-node=1 {shortened(' '.join(one.words), 200)}"
+        fields["fix"] = f"srun --ntasks-per-node=1 {shortened(one.text, 200)}"
     yield Seen("n-by-n", one.line if own or given is None else given.line, fields)
 
 
@@ -145,7 +156,7 @@ def _all_cards(one: Launch) -> str:
     option = f'{names[0]}="$SLURM_GPUS_ON_NODE"' if names else ""
     place = 3 if words[1:2] == ["-m"] else 2 if one.starter == "accelerate" else 1
     srun = ["srun"] if one.srun is not None else []
-    return " ".join([*srun, *words[:place], option, *words[place:]])
+    return " ".join([*srun, *one.front, *words[:place], option, *words[place:]])
 
 
 def _nodes(job: Job, one: Launch) -> Iterator[Seen]:
@@ -153,7 +164,7 @@ def _nodes(job: Job, one: Launch) -> Iterator[Seen]:
     nodes = job.request.node_count
     if nodes < 2 or (one.starter and one.starter not in _RANKS):
         return
-    words = shortened(" ".join(one.words), 200)
+    words = shortened(one.text, 200)
     if one.srun is None and one.starter != "deepspeed":
         fix = f"srun {words}"
         if not one.starter:  # or each node would train by itself
@@ -172,7 +183,7 @@ def ports(job: Job) -> Iterator[Seen]:
         value = command.assigned.get("MASTER_PORT", "")
         if value.isdecimal() and value != "0":
             yield Seen("fixed-port", command.line, {"port": value, "fix": f"export MASTER_PORT={_PORT}"})
-    for one in launches.launches(job.script):
+    for one in job.starts:
         if "--standalone" in one.words:
             continue
         for option, pattern in ((_PORTS, r"(.+)"), (_ENDPOINTS, r".*:(.+)")):
@@ -188,7 +199,7 @@ def ports(job: Job) -> Iterator[Seen]:
 def cpus(job: Job) -> Iterator[Seen]:
     """Loader workers against CPUs, and what srun makes of --cpus-per-task."""
     told = False
-    for one in launches.commands_that_train(job.script):
+    for one in job.trainings:
         found = launches.workers(one, job.script)
         if found:
             for seen in _workers(job, one, *found):
@@ -224,7 +235,7 @@ def _workers(job: Job, one: Launch, workers: int, words: str) -> Iterator[Seen]:
 
 def _no_cpus(job: Job) -> Iterator[Seen]:
     request = job.request
-    starts = list(launches.commands_that_train(job.script))
+    starts = job.trainings
     known = request.cpus_per_task or request.cpus_per_card or job.script.meant("cpus-per-task")
     known = known or job.script.last("exclusive", "mincpus", "ntasks-per-core")
     if not starts or known or not request.cards or job.script.of("foreign") or request.tasks_on_node > 4:
@@ -238,7 +249,7 @@ def _srun_cpus(job: Job) -> Iterator[Seen]:
     commands = job.script.shell.commands
     if not cpus or cpus < 2 or any("SRUN_CPUS_PER_TASK" in command.assigned for command in commands):
         return
-    for one in launches.launches(job.script):
+    for one in job.starts:
         if one.srun is not None and "cpus-per-task" not in one.srun:
             yield Seen("srun-cpus", one.line, {"cpus": cpus})
             return
@@ -248,19 +259,19 @@ def copies_by_srun(job: Job) -> Iterator[Seen]:
     """An srun that asks for CPUs a task and says no tasks: it starts as many as fit the job's CPUs."""
     if job.script.last("ntasks", "ntasks-per-node", "ntasks-per-gpu"):
         return
-    for one in launches.launches(job.script):
+    for one in job.starts:
         asked = one.srun or {}
         cpus = launches.number(asked.get("cpus-per-task", ""), job.script)
         have = job.request.cpus_on_node
         if cpus and have and have >= 2 * cpus and not {"ntasks", "ntasks-per-node"} & asked.keys():
-            words = shortened(" ".join(one.words), 200)
+            words = shortened(one.text, 200)
             fields = {"cpus": cpus, "tasks": have // cpus, "fix": f"srun -n 1 -c {cpus} {words}"}
             yield Seen("srun-copies", one.line, fields)
 
 
 def peers(job: Job) -> Iterator[Seen]:
     """Requests that hide the other cards from each task."""
-    starts = [one for one in launches.launches(job.script) if one.srun is not None]
+    starts = [one for one in job.starts if one.srun is not None]
     if starts and all(one.command.then == "&" for one in starts):
         return
     tasks = job.request.tasks_on_node
@@ -293,7 +304,7 @@ def _cards_per_node(job: Job, tasks: int) -> str:
 
 def scripts(job: Job) -> Iterator[Seen]:
     """The Python files that the job trains with, as far as they lie here: do their ranks know each other?"""
-    for one in launches.commands_that_train(job.script):
+    for one in job.trainings:
         text = job.read(one.script) if one.script and not one.script.startswith("-m ") else None
         found = training.read(text) if text else None
         if found is None:
@@ -313,7 +324,8 @@ def scripts(job: Job) -> Iterator[Seen]:
 
 def _all_ranks(one: Launch) -> str:
     """The same start through torchrun."""
-    return f'torchrun --standalone --nnodes=1 --nproc_per_node="$SLURM_GPUS_ON_NODE" {" ".join(one.words[1:])}'
+    ranks = 'torchrun --standalone --nnodes=1 --nproc_per_node="$SLURM_GPUS_ON_NODE"'
+    return " ".join((*one.front, ranks, *one.words[1:]))
 
 
 LOOKS = (ranks, scripts, ports, cpus, copies_by_srun, peers)

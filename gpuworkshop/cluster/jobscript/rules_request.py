@@ -157,9 +157,17 @@ def memory(job: Job) -> Iterator[Seen]:
     if given.value.isdecimal() and 0 < int(given.value[:9]) < 1000 and len(given.value) < 5:
         yield Seen("memory-unit", given.line, {"value": given.value})
     elif job.request.memory == 0:
-        yield Seen("whole-memory", given.line, {"memory": share})
+        if not _takes_all(job):
+            yield Seen("whole-memory", given.line, {"memory": share})
     elif why := _is_cards_memory(job, given.line, share):
         yield Seen("card-memory", given.line, {"value": given.value, "why": why, "memory": share})
+
+
+def _takes_all(job: Job) -> bool:
+    """Whether nobody else can use the node anyway: it is asked for alone, or with all its cards."""
+    families = [job.site.family(name) for place in _places(job) for name in place.families]
+    most = max((one.cards_per_node or 0 for one in families), default=0)
+    return job.script.last("exclusive") is not None or bool(most and (job.request.cards_on_node or 0) >= most)
 
 
 def _is_cards_memory(job: Job, line: int, share: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from gpuworkshop.cluster.jobscript import launch as launches
 from gpuworkshop.cluster.jobscript.rule import Job, Seen
 from gpuworkshop.cluster.jobscript.shell import Command
 from gpuworkshop.numbers import shortened
@@ -26,11 +25,11 @@ def failure(job: Job) -> Iterator[Seen]:
         return
     if not _stops(job):
         yield from _goes_on(job)
-    piped = [one for one in launches.launches(job.script) if one.command.then in ("|", "|&")]
+    piped = [one for one in job.starts if one.command.then in ("|", "|&")]
     if piped and not any(_sets(one, "pipefail") or "PIPESTATUS" in " ".join(one.words) for one in commands):
         name = piped[0].script or piped[0].starter or piped[0].words[0]
         name = "srun" if name.startswith("$") else name
-        yield Seen("no-pipefail", piped[0].line, {"program": name, "set": _set_line(job)})
+        yield Seen("no-pipefail", piped[0].line, {"program": name, "set": _set_line(job, True)})
 
 
 def _stops(job: Job) -> bool:
@@ -42,6 +41,8 @@ def _stops(job: Job) -> bool:
 
 
 def _sets(command: Command, what: str) -> bool:
+    if command.name == "setopt":  # zsh's own way
+        return what in [word.replace("_", "").lower() for word in command.argv[1:]]
     letter = {"errexit": "e"}.get(what)
     if command.name != "set":
         return False
@@ -49,17 +50,21 @@ def _sets(command: Command, what: str) -> bool:
     return bool(short) or what in command.argv
 
 
-def _set_line(job: Job) -> str:
-    """-u stays away from conda, whose hooks use variables that are not set."""
+def _set_line(job: Job, pipe: bool = False) -> str:
+    """-u stays away from conda, whose hooks use variables that are not set; sh may refuse pipefail, and end."""
     conda = (
         one.name in _CONDA or (one.name in ("source", ".") and one.argv[1:2] == ("activate",))
         for one in job.script.shell.commands
     )
-    return "set -eo pipefail" if any(conda) else "set -euo pipefail"
+    letters = "e" if any(conda) else "eu"
+    plain = job.script.interpreter in ("sh", "dash")
+    if plain and pipe:
+        return f"#!/bin/bash   # line 1: sh may know no pipefail\nset -{letters}o pipefail"
+    return f"set -{letters}" if plain else f"set -{letters}o pipefail"
 
 
 def _goes_on(job: Job) -> Iterator[Seen]:
-    commands, starts = job.script.shell.commands, launches.launches(job.script)
+    commands, starts = job.script.shell.commands, job.starts
     if not starts or starts[-1].command.inside or starts[-1].command.then in ("&&", "||", "&"):
         return
     last = starts[-1].command
@@ -82,7 +87,7 @@ def _goes_on(job: Job) -> Iterator[Seen]:
 def background(job: Job) -> Iterator[Seen]:
     """A training behind `&` in a script that does not wait for it."""
     commands = job.script.shell.commands
-    starts = [one for one in launches.launches(job.script) if one.script or one.starter or one.srun is not None]
+    starts = [one for one in job.starts if one.script or one.starter or one.srun is not None]
     if not job.script.is_shell or not starts or starts[-1].command.then != "&":
         return
     last = starts[-1]

@@ -7,6 +7,7 @@ proper shell is read as far as it goes, without an error.
 from __future__ import annotations
 
 import re
+import shlex
 from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Literal
@@ -19,6 +20,7 @@ _HEREDOC = re.compile(r"\d*<<(?!<)(-?)[ \t]*")
 _BROKEN = re.compile(r"\\[ \t]+(#.*)?$", re.MULTILINE)
 _PLAIN = re.compile(r"""[^\s'"`\\$;&|<>()]+""")
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
+_ARRAY = re.compile(r"[A-Za-z_]\w*\+?=")
 _KEYWORDS = {"if", "then", "elif", "else", "fi", "while", "until", "do", "done", "{", "}", "!", "time"}
 _DEEPEST = 50
 """Quotes in substitutions in quotes that are followed."""
@@ -143,6 +145,8 @@ class _Reader:
         elif (self.pieces is None or char in "<>") and (found := _REDIRECT.match(text, at)):
             self._end_word()
             self.at, self.skip = found.end(), True
+        elif char == "(" and self.pieces is not None and _ARRAY.fullmatch("".join(self.pieces)):
+            self._array()
         elif found := _OPERATOR.match(text, at):
             self._operator(found[0])
         else:
@@ -209,6 +213,21 @@ class _Reader:
         if operator == "(" and len(self.words) == 1:  # a function's name
             self.words.clear()
         self.end_command(operator)
+
+    def _array(self) -> None:
+        """The words between the brackets of NAME=( ), as one piece of text; it may go over several lines."""
+        line, inner = self.line, _Reader("", self.first)
+        inner.text, inner.ends, inner.at = self.text, self.ends, self.at + 1
+        while inner.at < len(inner.text) and inner.text[inner.at] != ")":
+            if inner.text[inner.at] in "\n(|&;":  # between its words, or nothing that an array can hold
+                inner._end_word()
+                inner.at += 1
+            else:
+                inner.step()
+        inner._end_word()
+        self.comments += inner.comments
+        self.at = inner.at + 1
+        self._put(f"({shlex.join(inner.words)})", line)
 
     def _piece(self) -> str:
         """The next quoted text, substitution or plain character; `at` moves behind it."""
