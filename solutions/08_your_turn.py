@@ -22,8 +22,8 @@ chapter = lesson.begin()
 # and it may run in an environment of its own. `torchrun`, `accelerate launch`, `srun`, `apptainer exec` and `-m
 # module` work too.
 #
-# You have none at hand? Leave the cell as it is. The script of the course learns to tell waves apart. Something in
-# it is slow. It is planted, on purpose and really: every read waits half a millisecond, as on slow storage.
+# You have none at hand? Leave the cell as it is. The script of the course learns to tell waves apart. One thing in it
+# is slow. It is planted, on purpose and really: nothing is pretended. The comment in the script names it.
 
 # %% begin
 mine = your_turn.begin()

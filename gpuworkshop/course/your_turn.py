@@ -31,7 +31,7 @@ JOB = Path(__file__).parent / "supplied" / "job.sbatch"
 FOLDER = "your_turn"
 LONG = ("--epochs", "200")
 """For the course's script: it is stopped as soon as enough was seen."""
-PLANTED = "every read of the course's script really waits 0.5 ms, to stand for slow storage"
+PLANTED = "the loader of the course's script has no workers, and its waves take time to make"
 QUICK = {"least": 2, "most": 2}
 """Pairs of launches in the chapter without a card; in a terminal there are at least four."""
 
