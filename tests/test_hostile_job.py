@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpuworkshop.cluster import site
+from gpuworkshop.cluster import discover, site, site_check, site_draft
 from gpuworkshop.cluster.jobscript import check
 
 SCRIPTS = msgspec.toml.decode(Path(__file__).with_name("hostile_scripts.toml").read_bytes())
@@ -87,3 +87,41 @@ def test_variables_in_variables_do_not_grow_without_end() -> None:
     began = time.process_time()
     rules(script("\n".join(lines)))
     assert time.process_time() - began < 2
+
+
+# ---------------------------------------------------------------- which partitions there are
+
+SINFO = "gpu*|up|2-00:00:00|4|mixed|64|512000|gpu:a100:4\ncpu|up|1:00:00|9|idle|64|256000|(null)\n"
+
+
+def drafted(every: str) -> site.Site:
+    return site.parse(site_draft.draft(discover.parse(SINFO, "ClusterName = here", every)))
+
+
+def asks_for(partition: str, *more: str) -> bytes:
+    lines = ("#!/bin/bash", f"#SBATCH --partition={partition}", "#SBATCH --gres=gpu:1", "#SBATCH --time=1:00:00", *more)
+    return "\n".join((*lines, "#SBATCH --cpus-per-task=4", "python train.py", "")).encode()
+
+
+def test_a_partition_that_slurm_does_not_have_is_refused_where_the_list_is_known_to_be_whole() -> None:
+    whole = drafted("gpu\ncpu\nsecret\n")
+    assert whole.every_partition == ("cpu", "gpu", "secret")
+    for name in ("gpuu", "b200-batch"):
+        found = rules(asks_for(name), whole)
+        assert set(found) == {"no-such-partition"} and found["no-such-partition"].level == "fail"
+        assert found["no-such-partition"].fix == "#SBATCH --partition=gpu"
+    assert not {"no-such-partition", "near-partition"} & rules(asks_for("secret"), whole).keys(), "hidden, and there"
+    assert "no-such-partition" not in rules(asks_for("other", "#SBATCH --clusters=elsewhere"), whole)
+
+
+@pytest.mark.parametrize("every", ["", "gpu\n", "gpu*|up|1\ncpu", "\x00", "gpu\ncpu\na b\n"])
+def test_a_list_that_may_not_be_whole_is_no_list(every: str) -> None:
+    assert not drafted(every).every_partition
+    assert rules(asks_for("other"), drafted(every))["unknown-partition"].level == "notice"
+
+
+def test_a_list_that_slurm_has_outgrown_is_told() -> None:
+    live = discover.parse(SINFO, "", "gpu\ncpu\nnew\n")
+    told = [one for one in site_check.check(drafted("gpu\ncpu\n"), live) if "every_partition" in one.title]
+    assert [(one.level, one.fix) for one in told] == [("warning", 'every_partition = ["cpu", "gpu", "new"]')]
+    assert not [one for one in site_check.check(drafted("gpu\ncpu\nnew\n"), live) if "every_partition" in one.title]

@@ -22,6 +22,7 @@ CARDS4 = ("#SBATCH --gres=gpu:4", "#SBATCH --cpus-per-task=32")
 TYPED = """
 name = "Typed"
 source = "it"
+every_partition = ["big", "cpu", "small"]
 [sources]
 it = "a test"
 [[family]]
@@ -301,7 +302,7 @@ def test_d07_srun_gives_the_task_one_core() -> None:
 
 ONE = "python train.py"
 BIG = ("#!/bin/bash", "#SBATCH --partition=big", "#SBATCH -t 5 --qos=gpu")
-OF_TYPED = ("partition-options", "wrong-family", "wrong-type", "too-many-cards")
+OF_TYPED = ("no-such-partition", "partition-options", "wrong-family", "wrong-type", "too-many-cards")
 SHOWN: dict[str, tuple[tuple[str, ...], int]] = {
     "empty": (("",), 0),
     "line-ends": (("#!/bin/bash\r", ONE + "\r"), 1),
@@ -340,6 +341,7 @@ SHOWN: dict[str, tuple[tuple[str, ...], int]] = {
     "time-limit": ((*HEAD[:2], "#SBATCH --time=12:00:00", HEAD[3], ONE), 3),
     "short-time": ((*HEAD[:2], "#SBATCH --time=4:00", HEAD[3], ONE), 3),
     "near-partition": (("#!/bin/bash", "#SBATCH --partition=b200-dev", *HEAD[2:], ONE), 2),
+    "no-such-partition": (("#!/bin/bash", "#SBATCH --partition=bigg", *HEAD[2:], ONE), 2),
     "unknown-partition": (("#!/bin/bash", "#SBATCH --partition=long", *HEAD[2:], ONE), 2),
     "partition-options": ((*BIG[:2], "#SBATCH --gres=gpu:b200:1", ONE), 2),
     "wrong-family": ((*BIG, "#SBATCH --gres=gpu:rtx:1", ONE), 4),
@@ -417,7 +419,16 @@ CORRECTED = (
         "one-dash",
     ),
     *("gres", "cards-disagree", "too-many-tasks", "look-alike", "switched-off", "cut-off", "time-limit", "short-time"),
-    *("near-partition", "wrong-type", "wrong-family", "too-many-cards", "card-memory", "whole-memory", "memory-unit"),
+    *(
+        "near-partition",
+        "no-such-partition",
+        "wrong-type",
+        "wrong-family",
+        "too-many-cards",
+        "card-memory",
+        "whole-memory",
+        "memory-unit",
+    ),
     *("task-arithmetic", "idle-nodes", "few-cpus-for-workers", "tight-cpus", "n-by-n", "hides-peers", "needs-another"),
 )
 

@@ -9,15 +9,17 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
 
 from gpuworkshop.cluster import slurm_time
+from gpuworkshop.cluster.facts import is_name
 from gpuworkshop.report import clean
 
 PARTITIONS = ("sinfo", "--noheader", "--exact", "--noconvert", "--format=%P|%a|%l|%D|%T|%c|%m|%G")
+EVERY = ("sinfo", "--all", "--noheader", "--format=%R")  # also those that are hidden from this user
 CONFIG = ("scontrol", "show", "config")
 NAME = "SLURM_CLUSTER_NAME"  # set in every job
 NAME_LIMIT = 3.0  # seconds to ask for the cluster's name alone
@@ -89,6 +91,8 @@ class Live(msgspec.Struct, frozen=True):
 
     cluster: str
     partitions: tuple[LivePartition, ...]
+    every: tuple[str, ...] = ()
+    """The name of every partition, also of those that this user is not shown; empty where Slurm does not say."""
 
     def partition(self, name: str) -> LivePartition | None:
         """The partition of this name; None if there is none such."""
@@ -98,11 +102,15 @@ class Live(msgspec.Struct, frozen=True):
 def ask() -> Live:
     """Ask the Slurm of this machine. Raises NoSlurm when it is missing, silent or not to be understood."""
     text = run(PARTITIONS)
+    return parse(text, _if_said(CONFIG), _if_said(EVERY))
+
+
+def _if_said(command: Sequence[str]) -> str:
+    """What a command prints that can be done without; "" where it fails."""
     try:
-        config = run(CONFIG)
+        return run(command)
     except NoSlurm:
-        config = ""  # only the name of the cluster is in it
-    return parse(text, config)
+        return ""
 
 
 def cluster(env: Mapping[str, str] = os.environ) -> str:
@@ -147,20 +155,26 @@ def _done(command: Sequence[str], env: Mapping[str, str], limit: float) -> subpr
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
-def parse(partitions: str, config: str = "") -> Live:
-    """Read the answer of PARTITIONS, and of CONFIG for the cluster's name. Raises NoSlurm for what is neither."""
+def parse(partitions: str, config: str = "", every: str = "") -> Live:
+    """Read the answers of PARTITIONS, of CONFIG for the cluster's name, and of EVERY. Raises NoSlurm for no answer."""
     found: dict[str, list[LivePartition]] = {}
     for line in filter(str.strip, partitions.splitlines()):
         one = _partition(line)
         found.setdefault(one.name, []).append(one)
     if not found:
         raise NoSlurm("sinfo lists no partition")
-    return Live(_cluster(config), tuple(_together(lines) for lines in found.values()))
+    return Live(_cluster(config), tuple(_together(lines) for lines in found.values()), _every(every, found))
 
 
 def _together(lines: Sequence[LivePartition]) -> LivePartition:
     """One partition, of which each line has a group of nodes."""
     return msgspec.structs.replace(lines[0], nodes=tuple(group for line in lines for group in line.nodes))
+
+
+def _every(text: str, shown: Iterable[str]) -> tuple[str, ...]:
+    """The names of EVERY, sorted; none where they are not all names, or one that is shown is not among them."""
+    names = {line.strip() for line in text.splitlines()} - {""}
+    return tuple(sorted(names)) if names.issuperset(shown) and all(map(is_name, names)) else ()
 
 
 def _cluster(config: str) -> str:

@@ -26,6 +26,7 @@ from gpuworkshop.cluster.facts import (
     Idle,
     Jobstats,
     Module,
+    Name,
     Partition,
     Portal,
     Purpose,
@@ -57,6 +58,8 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     conventions: Conventions
     shared_by: str = ""
     user_name: str = ""
+    every_partition: tuple[Name, ...] = ()
+    """Every partition that Slurm has, where that is known: sbatch refuses any other. Those of CPUs need no table."""
     portal: Portal = Portal()
     help: Help = Help()
     training: Training = Training()

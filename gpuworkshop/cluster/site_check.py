@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -26,7 +27,7 @@ def check(site: Site, live: Live) -> tuple[Finding, ...]:
     found = [*_request(site, live)]
     found += [finding for partition in site.partitions for finding in _partition(site, partition, live)]
     found += [finding for family in site.families for finding in _family(site, family, live)]
-    return (*found, *_new(site, live), _SILENT)
+    return (*found, *_new(site, live), *_every(site, live), _SILENT)
 
 
 def report(site: Site, live: Live, said_by: str = "") -> Report:
@@ -69,6 +70,15 @@ def _new(site: Site, live: Live) -> Iterable[Finding]:
         title = f'Slurm has a partition with cards that the file does not know: "{one.name}"'
         evidence = f"at most {one.time_limit or 'unknown'}; {_offers(one)}"
         yield Finding("warning", title, evidence, f'gpuworkshop site init  # copy the tables of "{one.name}"')
+
+
+def _every(site: Site, live: Live) -> Iterable[Finding]:
+    """The list by which job check refuses a partition."""
+    differ = sorted(set(site.every_partition) ^ set(live.every))
+    if site.every_partition and live.every and differ:
+        title = f"every_partition is not what Slurm has: {', '.join(differ)}"
+        fix = f"every_partition = {json.dumps(live.every)}"
+        yield Finding("warning", title, "job check refuses a partition that is not in this list", fix)
 
 
 def _names(partitions: Iterable[LivePartition]) -> str:

@@ -37,7 +37,7 @@ def draft(live: Live, name: str = "", date: str = "") -> str:
     names = {gres.name for gres in kinds}
     usable = [one for one in live.partitions if is_name(one.name) and names.intersection(one.gres())]
     tables = [
-        f'{_HEAD}\n\nname = {_quoted(site)}\nsource = "slurm"',
+        "\n".join([f'{_HEAD}\n\nname = {_quoted(site)}\nsource = "slurm"', *_every(live)]),
         f"[sources]\nslurm = {_quoted(source)}",
         *(_family(kind, gres, live) for gres, kind in kinds.items()),
         *(_partition(one, kinds) for one in usable),
@@ -58,6 +58,11 @@ def report(text: str, live: Live, file: str = "") -> Report:
     use = f"export {VARIABLE}={shlex.quote(os.path.abspath(file))}" if file else ""
     done = Finding("ok", f"The draft is written to {file}" if file else "The draft", what, use)
     return Report(f"A site file for {site.name}", measured_here(cluster), (done, *site_show.findings(site)))
+
+
+def _every(live: Live) -> Iterable[str]:
+    if live.every:
+        yield f"every_partition = {json.dumps(live.every)}  # sbatch refuses any other"
 
 
 def _kinds(live: Live) -> dict[Gres, str]:

@@ -94,6 +94,7 @@ def _rest(site: Site) -> Table:
 
 def _lines(site: Site) -> Iterable[tuple[str, str, Fact | None]]:
     idle, start, stats = site.idle, site.conventions, site.jobstats
+    yield "every partition", ", ".join(site.every_partition), None
     yield "shared by", site.shared_by, None
     yield "user names", f"like {site.user_name}" if site.user_name else "", None
     yield "portal", " ".join(filter(None, (site.portal.name, site.portal.url))), site.portal

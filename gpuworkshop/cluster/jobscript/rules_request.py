@@ -77,7 +77,7 @@ def partition(job: Job) -> Iterator[Seen]:
             yield Seen("no-partition", 0, {"cause": cause, "partition": wanted}, None if some else "notice")
         return
     for name in names:
-        if site.partitions and not site.partition(name) and re.fullmatch(r"[\w.+-]+", name):
+        if (site.partitions or site.every_partition) and not site.partition(name) and re.fullmatch(r"[\w.+-]+", name):
             yield _unknown(job, name, given.line)
     for place in _places(job):
         for option in place.options:
@@ -88,11 +88,17 @@ def partition(job: Job) -> Iterator[Seen]:
 
 
 def _unknown(job: Job, name: str, line: int) -> Seen:
-    known = [one.name for one in job.site.partitions]
-    near = get_close_matches(name, known, 1, 0.75)
-    fields = {"site": job.site.name, "name": name, "known": ", ".join(known), "near": near[0] if near else ""}
+    """A partition that the site file has no table for: Slurm has none, has one all the same, or nobody knows."""
+    known, every = [one.name for one in job.site.partitions], job.site.every_partition
+    near = [] if every else get_close_matches(name, known, 1, 0.75)
+    fields = {"site": job.site.name, "name": name, "known": ", ".join(known) or "none", "near": near[0] if near else ""}
     if near:
         return Seen("near-partition", line, fields | {"fix": directive("partition", near[0])})
+    if every and name not in every and not job.script.last("clusters"):
+        wanted = (get_close_matches(name, every, 1) or known or every)[0]
+        return Seen(
+            "no-such-partition", line, fields | {"known": ", ".join(every), "fix": directive("partition", wanted)}
+        )
     return Seen("unknown-partition", line, fields)
 
 
