@@ -33,7 +33,7 @@ STYLE = (
 
 def live() -> Figure:
     """The live chart as it stood while the recorded job trained, drawn by what draws it in a notebook."""
-    seen = replay.load("watch", "h200")
+    seen = replay.load("watch")
     (card,) = seen.cards
     samples, meter = _samples(card), idle.IdleMeter(idle.Policy())
     meter.add(samples)
@@ -65,7 +65,7 @@ def _samples(card: CardWatch) -> list[Sample]:
 
 def climbed() -> Figure:
     """The waterfall of the recorded loop."""
-    loop = replay.load("loop", "h200")
+    loop = replay.load("loop")
     return waterfall(bars(loop.records), loop.origin, loop.final.ceiling)
 
 
