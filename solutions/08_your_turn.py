@@ -83,7 +83,7 @@ mine.change(
 #
 # `gpuworkshop loop --again` starts both, the script as it was and the script as it is, in turn. The old one comes
 # from the snapshot that was taken when it was measured. It compares files, arguments and what the running program was
-# seen to use, and says whether all of it is **one** change. Without a card the chapter makes do with four launches,
+# seen to use, and says whether all of it is **one** change. Without a card the chapter makes do with six launches,
 # so the interval is wide; in a terminal there are eight or more.
 
 # %% second-run

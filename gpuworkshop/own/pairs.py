@@ -26,8 +26,8 @@ ONLY = ("baseline",)
 """What is measured in each launch."""
 
 Arm = Literal["before", "after"]
-ORDER: tuple[Arm, ...] = ("after", "before", "before", "after")
-"""The new script first: if it fails, that shows at once."""
+ORDER: tuple[tuple[Arm, Arm], ...] = (("after", "before"), ("before", "after"))
+"""Of the pairs, in turn. The new script goes first: if it fails, that shows at once."""
 
 
 class Pairs:
@@ -54,7 +54,7 @@ class Pairs:
         arms = {"before": before, "after": after}
         began = time.monotonic()
         while not self._enough(time.monotonic() - began):
-            for arm in ORDER:
+            for arm in ORDER[len(self.before) % 2]:
                 if not self._launch(arm, *arms[arm]):
                     self.seconds = time.monotonic() - began
                     return
@@ -77,7 +77,7 @@ class Pairs:
 
     def _enough(self, seconds: float) -> bool:
         done = len(self.before)
-        if done < self.least:
+        if done < self.least or (done % 2 and done < self.most):
             return False
         found = self.comparison
         narrow = math.isfinite(found.high) and math.log(found.high / found.ratio) <= SMALLEST_EFFECT
