@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import time
 from pathlib import Path
 
@@ -10,6 +13,8 @@ import pytest
 
 from gpuworkshop.cluster import discover, site, site_check, site_draft
 from gpuworkshop.cluster.jobscript import check
+from gpuworkshop.loop import evidence, rightsize
+from gpuworkshop.loop.evidence import Evidence, NoResult
 
 SCRIPTS = msgspec.toml.decode(Path(__file__).with_name("hostile_scripts.toml").read_bytes())
 AICR = site.load("aicr")
@@ -125,3 +130,59 @@ def test_a_list_that_slurm_has_outgrown_is_told() -> None:
     told = [one for one in site_check.check(drafted("gpu\ncpu\n"), live) if "every_partition" in one.title]
     assert [(one.level, one.fix) for one in told] == [("warning", 'every_partition = ["cpu", "gpu", "new"]')]
     assert not [one for one in site_check.check(drafted("gpu\ncpu\nnew\n"), live) if "every_partition" in one.title]
+
+
+# ---------------------------------------------------------------- job write
+
+
+@pytest.mark.parametrize("text", ["a\ntouch X", "$A\ntouch X", "\r", "\x1b[2J", "a\u2028b"])
+def test_no_text_of_the_user_leaves_its_line_of_a_script(text: str) -> None:
+    with pytest.raises(ValueError, match="^the training and --data are one line"):
+        rightsize.Asked(data=text)
+    made = rightsize.write(Evidence(), AICR)
+    with pytest.raises(ValueError, match="^--out: no line breaks"):
+        made.text(text)
+    named = rightsize.write(
+        Evidence(),
+        site.parse((site.SHIPPED / "generic.toml").read_text().replace('name = "', f"name = {json.dumps(text)} #", 1)),
+    )
+    commands = [line for line in named.text().splitlines() if line and not line.startswith("#")]
+    assert not [line for line in commands if "touch" in line]
+
+
+WORDS = (
+    "x;touch PWNED",
+    "$(touch PWNED)",
+    "`touch PWNED`",
+    "'; touch PWNED; '",
+    "${X:-$(touch PWNED)}",
+    "\\",
+    "#x",
+    "$X'",
+    "a b",
+)
+
+
+def test_a_training_with_the_shells_own_characters_runs_nothing_else(tmp_path: Path) -> None:
+    made = rightsize.write(
+        Evidence(), site.load("generic"), rightsize.Asked(script=("train.py", *WORDS), data=WORDS[1])
+    )
+    own = ("set", "module", "conda", "source", "gpuworkshop", "srun", "df", "du")
+    stand_ins = [*(f"{name}() {{ :; }}" for name in own), "python() { printf '%s\\n' \"$@\" > said; }"]
+    said = subprocess.run(["bash"], input="\n".join((*stand_ins, made.text("a b'c"))), cwd=tmp_path, text=True)
+    assert said.returncode == 0 and not (tmp_path / "PWNED").exists()
+    expected = [word.replace("$X", "") if word == "$X'" else word for word in WORDS]
+    assert (tmp_path / "said").read_text().splitlines() == ["train.py", *expected]
+
+
+def test_what_is_no_file_is_called_what_it_is(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for file, says in (
+        ("/dev/zero", "not a plain file"),
+        (tmp_path / "pipe", "not a plain file"),
+        (tmp_path, "a folder"),
+    ):
+        with pytest.raises(NoResult, match=f": {says}$"):
+            evidence.read(str(file))
+        with pytest.raises(check.NoScript, match=f": {says}$"):
+            check.run(str(file), AICR)

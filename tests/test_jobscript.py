@@ -421,7 +421,6 @@ CORRECTED = (
     *("gres", "cards-disagree", "too-many-tasks", "look-alike", "switched-off", "cut-off", "time-limit", "short-time"),
     *(
         "near-partition",
-        "no-such-partition",
         "wrong-type",
         "wrong-family",
         "too-many-cards",

@@ -94,12 +94,13 @@ def write(
     with bad_input():
         asked = rightsize.Asked(name=name, script=script, **numbers, **given)
         made = rightsize.write(evidence.gather(files, ledger), load(site), asked)
+        text = made.text(out or "")
     if out is not None:
-        _save(out, made.text(out))
+        _save(out, text)
     if as_json:
         return show_json(made, made.origin, rightsize.findings(made))
     if out is None:
-        print(made.text(), end="")
+        print(text, end="")
         return show_report(rightsize.report(made), sys.stderr)
     return show_report(rightsize.report(made, out))
 
@@ -131,6 +132,8 @@ def ready(file: str, *, files: Files = (), ledger: Ledger = True, site: Site = N
 
 def _save(out: str, text: str) -> None:
     """Write a new file; BadInput where it cannot be, or something is there already."""
+    if not out.strip():
+        raise BadInput("--out: the name of a file is expected")
     try:
         new_file(Path(out), text)
     except FileExistsError:

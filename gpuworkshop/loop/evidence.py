@@ -186,7 +186,8 @@ def read(file: str) -> Any:
     try:
         place = Path(file)
         if not place.is_file():
-            raise NoResult(f"{file}: {'a folder' if place.is_dir() else 'no such file'}")
+            what = "a folder" if place.is_dir() else "not a plain file" if place.exists() else "no such file"
+            raise NoResult(f"{file}: {what}")
         if place.stat().st_size > LARGEST:
             raise NoResult(f"{file}: larger than 64 MiB, that is no result")
         if not (data := place.read_bytes()).strip():

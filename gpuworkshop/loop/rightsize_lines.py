@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gpuworkshop.cluster import scripts
 from gpuworkshop.loop.rightsize_choices import Chosen
-from gpuworkshop.loop.rightsize_result import Line
+from gpuworkshop.loop.rightsize_result import Line, comment
 from gpuworkshop.numbers import counted
 from gpuworkshop.workloads.config import PRESETS, changed
 
@@ -47,7 +47,7 @@ def lines(chosen: Chosen) -> Iterator[Line]:
 
 def _stage(chosen: Chosen) -> Iterator[Line]:
     if chosen.staging.value == "no":
-        yield Line(f"# No staging: {chosen.staging.reason}")
+        yield Line(comment(f"No staging: {chosen.staging.reason}"))
         if chosen.asked.data:
             yield Line(f"DATA=${{DATA:-{_word(chosen.asked.data)}}}", "the folder from --data")
         yield Line("")

@@ -10,7 +10,7 @@ import msgspec
 from gpuworkshop import __version__
 from gpuworkshop.cluster.facts import is_name
 from gpuworkshop.cluster.jobscript.rule import Fault
-from gpuworkshop.report import Origin
+from gpuworkshop.report import Origin, clean
 from gpuworkshop.workloads.config import MOST
 
 
@@ -53,8 +53,21 @@ class Asked(msgspec.Struct, frozen=True):
         if self.step_ms is not None and not 0 < self.step_ms < 1e9:
             raise ValueError(f"--step-ms is {self.step_ms:g}: above 0 and below 1e9")
         said = "".join((*self.script, self.data))
-        if any(unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") for char in said):
+        if self.script and not self.script[0].strip():
+            raise ValueError("after --: the training's command begins with an empty word")
+        if not _is_one_line(said):
             raise ValueError("the training and --data are one line of a script: no line breaks or control characters")
+
+
+def comment(words: str) -> str:
+    """A comment of one line, whatever a site or a result file is called."""
+    words = " ".join(clean(words).split())
+    return f"# {words[:1].upper()}{words[1:]}"
+
+
+def _is_one_line(text: str) -> bool:
+    """Whether a text stays in its line of a script, as seen by the shell and by an editor."""
+    return not any(unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") for char in text)
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -95,12 +108,14 @@ class JobScript(msgspec.Struct, frozen=True):
         return f"{folder}sbatch {shlex.quote(file)}"
 
     def text(self, file: str = "") -> str:
-        """The script as a file holds it."""
+        """The script as a file holds it. Raises ValueError for a file's name of several lines."""
+        if not _is_one_line(file):
+            raise ValueError("--out: no line breaks or control characters in the name of a file")
         first, *rest = self.lines
         written = f"Written for {self.site} by gpuworkshop job write {__version__}, {self.origin.date}."
-        parts = [first.text, f"# {written} {first.reason}"]
+        parts = [first.text, comment(f"{written} {first.reason}")]
         for line in rest:
-            parts += ([f"# {line.reason[0].upper()}{line.reason[1:]}"] if line.reason else []) + [line.text]
+            parts += ([comment(line.reason)] if line.reason else []) + [line.text]
         last = f"# Submit it, the folder for its logs first: {self.submit(file or self.file)}"
         return "\n".join([*parts, "", last, ""])
 
