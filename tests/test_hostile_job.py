@@ -10,8 +10,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from jobreports import GPU_MEMORY, data, payload, text
 
-from gpuworkshop.cluster import discover, site, site_check, site_draft
+from gpuworkshop.cluster import discover, jobstats, site, site_check, site_draft
 from gpuworkshop.cluster.jobscript import check
 from gpuworkshop.loop import evidence, rightsize
 from gpuworkshop.loop.evidence import Evidence, NoResult
@@ -135,16 +136,16 @@ def test_a_list_that_slurm_has_outgrown_is_told() -> None:
 # ---------------------------------------------------------------- job write
 
 
-@pytest.mark.parametrize("text", ["a\ntouch X", "$A\ntouch X", "\r", "\x1b[2J", "a\u2028b"])
-def test_no_text_of_the_user_leaves_its_line_of_a_script(text: str) -> None:
+@pytest.mark.parametrize("said", ["a\ntouch X", "$A\ntouch X", "\r", "\x1b[2J", "a\u2028b"])
+def test_no_text_of_the_user_leaves_its_line_of_a_script(said: str) -> None:
     with pytest.raises(ValueError, match="^the training and --data are one line"):
-        rightsize.Asked(data=text)
+        rightsize.Asked(data=said)
     made = rightsize.write(Evidence(), AICR)
     with pytest.raises(ValueError, match="^--out: no line breaks"):
-        made.text(text)
+        made.text(said)
     named = rightsize.write(
         Evidence(),
-        site.parse((site.SHIPPED / "generic.toml").read_text().replace('name = "', f"name = {json.dumps(text)} #", 1)),
+        site.parse((site.SHIPPED / "generic.toml").read_text().replace('name = "', f"name = {json.dumps(said)} #", 1)),
     )
     commands = [line for line in named.text().splitlines() if line and not line.startswith("#")]
     assert not [line for line in commands if "touch" in line]
@@ -186,3 +187,39 @@ def test_what_is_no_file_is_called_what_it_is(tmp_path: Path) -> None:
             evidence.read(str(file))
         with pytest.raises(check.NoScript, match=f": {says}$"):
             check.run(str(file), AICR)
+
+
+# ---------------------------------------------------------------- job stats
+
+
+def test_a_card_has_no_more_memory_in_use_than_it_has() -> None:
+    whole = data((95.0, 0.82))
+    (node,) = whole["nodes"].values()
+    node["gpu_used_memory"] = {name: 70 * size for name, size in node["gpu_total_memory"].items()}
+    (job,) = jobstats.read(json.dumps(whole).encode())
+    assert job.gpu_memory is None and "of the card's" in job.why("gpu_memory")
+    words = text({"GPU utilization": 80, "GPU memory usage": 180}, {GPU_MEMORY: ["n1 (GPU 0): 95.6GB/16.3GB"]})
+    (job,) = jobstats.read(words.encode())
+    assert job.gpu_memory is None and job.gpu == 0.8 and "more than 100%" in job.why("gpu_memory")
+
+
+def test_one_damaged_payload_does_not_take_the_other_jobs_away() -> None:
+    rows = f"JobID|State|AdminComment\n1|COMPLETED|JS1:H4sI\n2|FAILED|{payload(data((95.0, 0.82)))}\n"
+    first, second = jobstats.read(rows.encode())
+    assert not first.has_figures and "JS1" in first.why("all") and second.gpu == 0.95
+    with pytest.raises(jobstats.NoReport, match="^JS1: is not followed by base64"):
+        jobstats.read("\n".join(rows.splitlines()[:2]).encode())
+
+
+@pytest.mark.parametrize("nothing", [b"", b" \n\n", b"\0" * 99, b"\xff\xfe"])
+def test_nothing_is_called_nothing(nothing: bytes) -> None:
+    with pytest.raises(jobstats.NoReport, match="^empty: "):
+        jobstats.read(nothing)
+
+
+def test_names_in_a_report_card_stay_text() -> None:
+    whole = data((95.0, 0.82))
+    whole["nodes"] = {"<script>alert(1)</script>\x1b[31m": next(iter(whole["nodes"].values()))}
+    (job,) = jobstats.read(json.dumps(whole).encode())
+    report = jobstats.report(job)
+    assert "<script" not in report._repr_mimebundle_()["text/html"] and "\x1b" not in str(report)

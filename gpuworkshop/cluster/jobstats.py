@@ -52,6 +52,8 @@ def read(data: bytes) -> tuple[JobUse, ...]:
     if len(data) > _MOST:
         raise NoReport("larger than 4 MiB, that is no report of one job")
     text = _text(data)
+    if not text.strip("\0 \n\r\t"):
+        raise NoReport("empty: the command that was to write it printed nothing")
     if text.lstrip().startswith("{"):
         return (jobstats_payload.read_json(text),)
     if jobstats_sacct.is_rows(text):

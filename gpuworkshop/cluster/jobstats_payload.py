@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from gpuworkshop.cluster.jobstats_result import Card, JobUse, Missing, Node, NoReport, overall
+from gpuworkshop.cluster.jobstats_result import IMPOSSIBLE, Card, JobUse, Missing, Node, NoReport, overall
+from gpuworkshop.numbers import percent as percent_text
 from gpuworkshop.numbers import shortened
 
 PAYLOAD = re.compile(r"\bJS1:(Short|None|[A-Za-z0-9+/]{16,}={0,2})")
@@ -82,7 +83,11 @@ def _cards(data: dict[str, Any], missing: list[Missing]) -> tuple[Card, ...]:
         percent = _number(busy.get(index))
         share = _at_most_all(None if percent is None else percent / 100, "gpu", f"GPU {index[:20]}", missing)
         of, whole = _bytes(used.get(index)), _bytes(total.get(index))
-        cards.append(Card(index[:20], share, of, whole, of / whole if of is not None and whole else None))
+        memory = of / whole if of is not None and whole else None
+        if memory is not None and memory > IMPOSSIBLE:
+            missing.append(Missing("gpu_memory", f"GPU {index[:20]}: {percent_text(memory)} of the card's"))
+            memory = None
+        cards.append(Card(index[:20], share, of, whole, memory))
     return tuple(cards)
 
 

@@ -21,6 +21,10 @@ LEAST = 300
 """Seconds of a run below which its averages say little: ten samples, start-up among them."""
 
 
+IMPOSSIBLE = 1.5
+"""Share of a card's memory from which on it is an error of the data; jobstats rounds, and says a little above 1."""
+
+
 class NoReport(ValueError):
     """A text that is no report of jobstats; the message is one line."""
 

@@ -69,7 +69,7 @@ def is_rows(text: str) -> bool:
 
 
 def rows(text: str) -> list[JobUse]:
-    """The jobs of `sacct -P`, without their steps. Raises NoReport for a damaged payload."""
+    """The jobs of `sacct -P`, without their steps. Raises NoReport where the only payload is damaged."""
     lines = [line.rstrip("\r") for line in text.strip("\n").split("\n") if line.strip()]
     names = lines[0].strip().lower().split("|")
     jobs = []
@@ -77,13 +77,19 @@ def rows(text: str) -> list[JobUse]:
         cells = line.split("|", len(names) - 1)  # a job's name may hold a |
         row = dict(zip(names, cells, strict=False))
         if len(cells) == len(names) and "." not in row.get("jobid", row.get("jobidraw", "")):
-            jobs.append(_row(row))
+            jobs.append(_row(row, alone=len(lines) == 2))
     return jobs
 
 
-def _row(row: dict[str, str]) -> JobUse:
+def _row(row: dict[str, str], alone: bool) -> JobUse:
+    """One job; a damaged payload beside those of other jobs is a figure that is missing."""
     comment = row.get("admincomment", "")
-    figures = jobstats_payload.payload(comment) if "JS1:" in comment else JobUse("sacct", missing=_NOTHING)
+    try:
+        figures = jobstats_payload.payload(comment) if "JS1:" in comment else JobUse("sacct", missing=_NOTHING)
+    except NoReport as error:
+        if alone:
+            raise
+        figures = JobUse("sacct", missing=(Missing("all", str(error)),))
     state = row.get("state", "").split(" ")[0]
     seconds = _elapsed(row)
     start = row.get("start", "-").lower()

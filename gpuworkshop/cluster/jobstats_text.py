@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import msgspec
 
 from gpuworkshop.cluster import slurm_time
-from gpuworkshop.cluster.jobstats_result import Card, JobUse, Missing, Node, NoReport, overall
+from gpuworkshop.cluster.jobstats_result import IMPOSSIBLE, Card, JobUse, Missing, Node, NoReport, overall
 from gpuworkshop.numbers import shortened
 
 HEAD, TOTAL, DETAIL = "Slurm Job Statistics", "Overall Utilization", "Detailed Utilization"
@@ -132,7 +132,7 @@ def _total(lines: list[str], missing: list[Missing]) -> dict[str, float]:
         percent = _PERCENT.fullmatch(meter[2])
         if percent is None:
             missing.append(Missing(what, _words(meter[2])))
-        elif float(percent[1]) > 100 and what in ("cpu", "gpu"):
+        elif float(percent[1]) > {"gpu_memory": 100 * IMPOSSIBLE, "memory": float("inf")}.get(what, 100):
             missing.append(Missing(what, "the report says more than 100%"))
         else:
             found[what] = float(percent[1]) / 100
@@ -173,6 +173,9 @@ def _detail(what: str, found: re.Match, nodes: dict, cards: dict, missing: list[
     else:
         used, whole = size(found[3]), size(found[4])
         share = float(found[5]) / 100 if found[5] else used / whole if used is not None and whole else None
+        if share is not None and share > IMPOSSIBLE:
+            missing.append(Missing(what, "the report says more than 100%"))
+            share = None
         values = {"memory_used": used, "memory_total": whole, "memory": share}
         _set(cards.setdefault((name, found[2]), {}), values)
 

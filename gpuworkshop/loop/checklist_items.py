@@ -25,7 +25,15 @@ from gpuworkshop.numbers import counted, gib, number, percent
 State = Literal["green", "red", "unknown"]
 UTILIZATION, MEMORY, CPUS, STEPS = 0.70, 0.60, 4, 20
 """The course's numbers: shares of the time and of the card's memory, CPUs of a task, profiled steps."""
-_PLACE = ("near-partition", "no-such-partition", "unknown-partition", "no-partition", "wrong-family", "time-limit", "partition-options")
+_PLACE = (
+    "near-partition",
+    "no-such-partition",
+    "unknown-partition",
+    "no-partition",
+    "wrong-family",
+    "time-limit",
+    "partition-options",
+)
 
 
 class Said(msgspec.Struct, frozen=True):
