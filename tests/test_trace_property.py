@@ -87,7 +87,6 @@ def holds(result: ProfileResult) -> None:
         assert card.busy + sum(gaps) <= 1 + 1e-6, card
     for row in (*sums.operators, *sums.labels):
         assert min(row.device_self, row.cpu_self) >= 0
-        assert row.cpu_self <= row.cpu_total + 1e-6 and row.device_self <= row.device_total + 1e-6, row
     assert 0 <= sums.lost_launches <= sums.launches
 
 
@@ -114,6 +113,8 @@ def test_no_number_of_a_whole_trace_is_invented(file, these) -> None:
     assert {kernel.name for kernel in result.sums.top_kernels} <= {" ".join(one["name"].split()) for one in kernels} | {
         one["name"] for one in kernels
     }
+    for row in result.sums.operators:  # also where calls of one thread overlap, which no profiler writes
+        assert row.cpu_self <= sum(one["dur"] for one in these if " ".join(one["name"].split()) == row.name) + 1e-3, row
     copied = [one for one in these if one["cat"] == "gpu_memcpy"]
     assert sum(copy.count for copy in result.sums.copies) <= len(copied)
     if not kernels and not copied and not [one for one in these if one["cat"] == "gpu_memset"]:
@@ -139,6 +140,8 @@ def test_a_made_up_training_adds_up_to_what_it_was_made_of(file, steps) -> None:
         return
     holds(result)
     sums = result.sums
+    for row in (*sums.operators, *sums.labels):
+        assert row.cpu_self <= row.cpu_total + 1e-6 and row.device_self <= row.device_total + 1e-6, row
     assert (sums.steps, sums.kernels, sums.launches, sums.lost_launches) == (len(steps), len(steps), len(steps), 0)
     assert sums.synchronizations == sum(waits for _, _, waits, _ in steps)
     busy = sum(kernel for _, kernel, _, _ in steps)
