@@ -223,3 +223,21 @@ def test_names_in_a_report_card_stay_text() -> None:
     (job,) = jobstats.read(json.dumps(whole).encode())
     report = jobstats.report(job)
     assert "<script" not in report._repr_mimebundle_()["text/html"] and "\x1b" not in str(report)
+
+
+# ---------------------------------------------------------------- a Slurm that lies
+
+
+def test_an_answer_without_an_end_is_given_up_before_it_fills_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discover, "LARGEST", 2**20)
+    for command in ("cat /dev/zero", "cat /dev/zero >&2"):
+        with pytest.raises(discover.NoSlurm, match="^sh: its answer does not end: more than 1 MiB$"):
+            discover.run(("sh", "-c", command), 60)
+    assert discover.run(("sh", "-c", "printf 'a\\377b'")) == "a\ufffdb"
+
+
+def test_a_draft_of_nonsense_numbers_still_loads() -> None:
+    lines = [f"p{n}|up|99999999-00|999999999999|idle|999999999999|999999999999|gpu:x:999999,gpu:x:9" for n in range(3)]
+    for said in ("\n".join(lines), "gpu|up|-1|1|idle|0|0|gpu:a100:2", "gpu|up|0:00|0|idle|0|0|gpu:a100:0"):
+        drafted = site.parse(site_draft.draft(discover.parse(said)))
+        assert drafted.conventions.cpus_per_card >= 1

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import re
+import selectors
 import signal
 import subprocess
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
@@ -24,6 +26,8 @@ CONFIG = ("scontrol", "show", "config")
 NAME = "SLURM_CLUSTER_NAME"  # set in every job
 NAME_LIMIT = 3.0  # seconds to ask for the cluster's name alone
 LIMIT = 15.0  # seconds that a command may take: an unreachable controller is given up after about 9
+LARGEST = 2**26
+"""Bytes that an answer may have."""
 _OUT_OF_USE = ("down", "drain", "fail", "inval", "maint", "unknown", "future", "n/a")
 _GPU = re.compile(r"(?:^|,)gpu(?::(?!\d+(?:[(,]|$)|no_consume:)([^:,(]+))?(?::no_consume)?:(\d{1,6})(?!\d)", re.ASCII)
 _NUMBER = re.compile(r"\d{1,12}", re.ASCII)
@@ -139,11 +143,11 @@ def run(command: Sequence[str], limit: float = LIMIT) -> str:
 
 
 def _done(command: Sequence[str], env: Mapping[str, str], limit: float) -> subprocess.CompletedProcess[str]:
-    """As subprocess.run, but at a timeout or an interrupt all that the command started ends, not it alone."""
+    """As subprocess.run, but at a timeout, an interrupt or an endless answer all that the command started ends."""
     pipes = dict(stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    process = subprocess.Popen(command, env=env, errors="replace", start_new_session=True, **pipes)
+    process = subprocess.Popen(command, env=env, start_new_session=True, **pipes)
     try:
-        out, err = process.communicate(timeout=limit)
+        out, err = _answer(process, time.monotonic() + limit, limit)
     except BaseException:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -153,6 +157,27 @@ def _done(command: Sequence[str], env: Mapping[str, str], limit: float) -> subpr
         process.stdout.close()
         process.stderr.close()
     return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def _answer(process: subprocess.Popen[bytes], ends: float, limit: float) -> tuple[str, str]:
+    """What it prints on stdout and on stderr, at most LARGEST bytes of each, until it has ended."""
+    held = {process.stdout: bytearray(), process.stderr: bytearray()}
+    with selectors.DefaultSelector() as waiting:
+        for pipe in held:
+            waiting.register(pipe, selectors.EVENT_READ)
+        while waiting.get_map():
+            if time.monotonic() >= ends:
+                raise subprocess.TimeoutExpired(process.args, limit)
+            for key, _ in waiting.select(ends - time.monotonic()):
+                piece = os.read(key.fd, 2**16)
+                held[key.fileobj] += piece
+                if not piece:
+                    waiting.unregister(key.fileobj)
+                if len(held[key.fileobj]) > LARGEST:
+                    raise NoSlurm(f"{process.args[0]}: its answer does not end: more than {LARGEST >> 20} MiB")
+    process.wait(max(0.0, ends - time.monotonic()))
+    out, err = (data.decode("utf-8", "replace") for data in held.values())
+    return out, err
 
 
 def parse(partitions: str, config: str = "", every: str = "") -> Live:

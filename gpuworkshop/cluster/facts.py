@@ -45,7 +45,8 @@ LogFile = Annotated[
 Url = Annotated[str, Meta(pattern=r"^https://[^\s\"'<>`\\]+\Z", description="an address that begins with https://")]
 Mail = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.+-]+@[A-Za-z0-9.-]+\Z", description="a mail address")]
 Positive = Annotated[float, Meta(gt=0, le=1e9, description="a number above 0")]
-Count = Annotated[int, Meta(ge=1, le=10**6, description="a whole number, 1 or more")]
+MOST = 10**6
+Count = Annotated[int, Meta(ge=1, le=MOST, description="a whole number, 1 or more")]
 Percent = Annotated[float, Meta(ge=0, le=100, description="a number from 0 to 100")]
 Purpose = Literal["devel", "batch"]
 

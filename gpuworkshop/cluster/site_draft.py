@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from gpuworkshop.cluster import site_show, slurm_time
 from gpuworkshop.cluster.discover import Gres, Live, LivePartition
-from gpuworkshop.cluster.facts import is_name
+from gpuworkshop.cluster.facts import MOST, is_name
 from gpuworkshop.cluster.site import VARIABLE, parse
 from gpuworkshop.numbers import counted
 from gpuworkshop.report import Finding, Report, clean, measured_here
@@ -79,7 +79,8 @@ def _kinds(live: Live) -> dict[Gres, str]:
 def _family(name: str, gres: Gres, live: Live) -> str:
     card = _card(gres)
     lines = [f"name = {_quoted(name)}", f"gres = {_quoted(gres.name)}"]
-    lines += [f"cards_per_node = {max(one.most(gres.name) for one in live.partitions if gres.name in one.gres())}"]
+    most = max(one.most(gres.name) for one in live.partitions if gres.name in one.gres())
+    lines += [f"cards_per_node = {min(most, MOST)}"]
     if card:
         question = f"Is {card} in the card's name? Guessed from {gres.name}; compare nvidia-smi -L on such a node."
         lines += [f"card = {_quoted(card)}", "unverified = true", f"ask = {_quoted(question)}"]
@@ -130,7 +131,7 @@ def _conventions(usable: list[LivePartition]) -> str:
     return "\n".join(
         [
             "[conventions]  # a start for a job that was never measured, per card",
-            f"cpus_per_card = {max(1, cpus)}",
+            f"cpus_per_card = {max(1, min(cpus, MOST))}",
             f'memory = "{max(1, min(memory, _MEMORY))}G"',
             f'time = "{_time(batch or usable, 4 * _HOUR)}"',
             'output = "logs/%x_%j.out"',
