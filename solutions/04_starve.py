@@ -299,6 +299,7 @@ knobs.check(make_loader)  # stuck? knobs.hint()
 # `starve.compare(loader, loader, old_step, after_step=new_step)`. What comes out is the gain of the whole step,
 # loader and all. Here the loader that you wrote is held against the one from the beginning:
 
+
 # %% own-step
 def step(batch):
     loss = nn.functional.cross_entropy(model(batch), labels)
