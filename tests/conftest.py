@@ -54,12 +54,16 @@ def tried_online() -> str:
     return log.read_text(encoding="utf-8") if log and log.exists() else ""
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of two processes that test, each takes whole files; what shares a browser or a cluster stays in one."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+    """Of two processes that test, each takes whole files; what shares a browser or a cluster stays in one.
+
+    A wrapper, because the plugin that shares the tests out reads the groups first of all.
+    """
     for item in items:
         folder = item.path.parent.name
         item.add_marker(pytest.mark.xdist_group(folder if folder in SHARES else f"{folder}/{item.path.name}"))
+    return (yield)
 
 
 @pytest.fixture(autouse=True)
