@@ -24,7 +24,7 @@ lab: $(VENV)/.course ## open JupyterLab on the course, reachable from this machi
 	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) --ip=127.0.0.1 --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks
 
 test: $(VENV)/.test ## run every test and every notebook
-	$(BIN)/python -m pytest tests $(NOTEBOOKS) -m "not alone" -n 2 --dist loadgroup --nbval-lax --nbval-current-env --nbval-cell-timeout=300
+	$(BIN)/python -m pytest tests $(NOTEBOOKS) -m "not alone" -n 2 --dist loadfile --nbval-lax --nbval-current-env --nbval-cell-timeout=300
 	$(BIN)/python -m pytest tests -m alone
 
 check: $(VENV)/.test ## lint the code

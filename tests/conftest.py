@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 OFFLINE = Path(__file__).parent / "offline"
-SHARES = ("browser", "slurm")
-"""Folders whose tests share what takes long to start."""
 _IN_CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
 
 
@@ -52,18 +50,6 @@ def tried_online() -> str:
     """What notebooks tried to reach, one line each; "" for nothing."""
     log = getattr(sys.modules.get("nbval.kernel"), "offline_log", None)
     return log.read_text(encoding="utf-8") if log and log.exists() else ""
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
-    """Of two processes that test, each takes whole files; what shares a browser or a cluster stays in one.
-
-    A wrapper, because the plugin that shares the tests out reads the groups first of all.
-    """
-    for item in items:
-        folder = item.path.parent.name
-        item.add_marker(pytest.mark.xdist_group(folder if folder in SHARES else f"{folder}/{item.path.name}"))
-    return (yield)
 
 
 @pytest.fixture(autouse=True)
