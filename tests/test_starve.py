@@ -122,7 +122,8 @@ def test_d12_four_slow_workers_are_still_the_limit() -> None:
 
 @pytest.mark.alone
 def test_enough_workers_hide_the_loader() -> None:
-    seen = starve.measure(loader(0.001, 2), step_of(0.05), device="cpu", plan=QUICK)
+    plan = Plan(block_seconds=0.1, min_rounds=20, budget_seconds=5.0)  # one late wake-up is a fifth of a block
+    seen = starve.measure(loader(0.001, 2), step_of(0.05), device="cpu", plan=plan)
     assert seen.limit == "compute"
     assert seen.wait_share < 0.1
 
