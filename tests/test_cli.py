@@ -9,6 +9,8 @@ import msgspec
 import pytest
 
 from gpuworkshop import child, cli
+from gpuworkshop.__main__ import VERBS, shows_verbs
+from gpuworkshop.__main__ import main as command
 from gpuworkshop.cli import measure
 from gpuworkshop.cli.base import seconds
 from gpuworkshop.machine import gpus
@@ -200,6 +202,20 @@ def test_native_windows_is_refused_clearly(monkeypatch, capsys) -> None:
     monkeypatch.setattr(cli.sys, "platform", "win32")
     assert cli.main(["--help"]) == 2
     assert "WSL2" in capsys.readouterr().err
+
+
+def test_the_list_of_verbs_names_each_and_fits_a_terminal(capsys, monkeypatch) -> None:
+    assert set(VERBS) == {name for name in cli.app if not name.startswith("-")}
+    for words in ([], ["--help"], ["-h"]):
+        monkeypatch.setattr(sys, "argv", ["gpuworkshop", *words])
+        assert command() == 0
+        text = capsys.readouterr().out
+        assert all(f"  {verb} " in text for verb in VERBS) and max(map(len, text.splitlines())) <= 80
+
+
+def test_a_stdout_that_is_gone_is_left_to_the_command_line(monkeypatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    assert not shows_verbs()
 
 
 @pytest.mark.parametrize(("text", "value"), [("90s", 90), ("2m", 120), (" 45 ", 45), ("1.5 min", 90)])

@@ -172,6 +172,12 @@ def test_help_loads_nothing_that_it_can_do_without() -> None:
     assert not loaded & {"torch", "numpy", "matplotlib", "IPython", "pynvml", "msgspec", "tomllib", "markdown_it"}
 
 
+def test_the_list_of_verbs_loads_no_command_line() -> None:
+    code = "import sys; sys.argv = ['gpuworkshop', '--help']\nfrom gpuworkshop.__main__ import main\nassert main() == 0"
+    loaded = modules_after(code)
+    assert "gpuworkshop" in loaded and not loaded & {"cyclopts", "rich", "msgspec", "torch", "numpy"}
+
+
 def make(*arguments: str) -> str:
     """What make prints, run as from a fresh shell: no settings of an outer make or of CI reach it."""
     outer = {"MAKEFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "MFLAGS", "TORCH", "VENV", "PYTHON"}
